@@ -17,11 +17,11 @@ from rolloutlab.api.prices import Amount, amount_of
 from rolloutlab.api.prices import shown as in_dollars
 from rolloutlab.api.refused_fields import RefusedFields
 from rolloutlab.api.wire.engine import EngineStatus
-from rolloutlab.auth.api_keys import forget_key, keep_key, kept_key
+from rolloutlab.auth.api_keys import forget_key, keep_key, read_key
 from rolloutlab.auth.prompt import UserPrompt
 from rolloutlab.auth.session import OAuthSessions
 from rolloutlab.auth.sign_in import without_key
-from rolloutlab.auth.urls import checked_server
+from rolloutlab.auth.urls import check_server
 from rolloutlab.errors import InputError, NotFoundError, RolloutlabError, ServiceError, SignInError, UnreachableError
 from rolloutlab.hints import as_hint
 from rolloutlab.objective.preflight import count
@@ -411,14 +411,14 @@ class Connector:
             InputError: it is not encrypted, or the present service is the embedded one, which needs no sign-in.
         """
         if server:
-            return checked_server(self.mcp_url(server))
+            return check_server(self.mcp_url(server))
         if self.settings.service is None:
             raise InputError("the embedded service needs no sign-in, its context server does", hint="%login embedded")
         return f"{self.settings.service.base_url}/v1"
 
     def forget_key(self, server: str) -> bool:
         """Remove the API key of a service from the keyring and from here; False with an OAuth session, or no key."""
-        url = server if server == EMBEDDED else checked_server(server)
+        url = server if server == EMBEDDED else check_server(server)
         if url == EMBEDDED or self.oauth.at(url).status or not forget_key(url):
             return False
         self.former = [without_key(address, url) for address in self.former]
@@ -486,7 +486,7 @@ class Connector:
         address = settings.service
         if address is None or not address.key_keyring:
             return settings, None
-        stored = kept_key(address)
+        stored = read_key(address)
         typed = None if stored else self._ask_key(address.base_url, _connect_target(address))
         return replace(settings, service=replace(address, token=stored or typed)), typed
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rolloutlab.auth.discovery import ServerMetadata
-from rolloutlab.auth.registration import RegisteredClient, registered
+from rolloutlab.auth.registration import RegisteredClient, obtain_client
 from rolloutlab.errors import SignInError
 from tests.auth.played import AUTHORITY, ISSUER, SERVER, answered, played
 
@@ -19,7 +19,7 @@ def authority(**more):
 
 
 def client(world=None, more=None, **how):
-    return played(registered(authority(**(more or {})), REDIRECT, server=SERVER, **how), world or {})
+    return played(obtain_client(authority(**(more or {})), REDIRECT, server=SERVER, **how), world or {})
 
 
 @pytest.mark.clause("A13", "I1")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rolloutlab.auth.challenges import first_scopes, stepped_up
+from rolloutlab.auth.challenges import first_scopes, step_up_scopes
 
 
 @pytest.mark.clause("L1")
@@ -32,4 +32,4 @@ def test_access_that_lasts_is_asked_for_where_it_is_offered_beside_another_scope
 
 @pytest.mark.clause("M1")
 def test_a_step_up_asks_for_what_was_challenged_beside_what_was_granted():
-    assert stepped_up(("read",), ("write", "read"), ()) == ("read", "write")
+    assert step_up_scopes(("read",), ("write", "read"), ()) == ("read", "write")

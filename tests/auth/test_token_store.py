@@ -211,6 +211,6 @@ def test_a_keyring_that_does_not_open_costs_no_grant_of_before_there_was_one(fol
 
 def test_a_grant_shows_nothing_secret():
     assert "s3cret" not in repr(GRANT)
-    assert GRANT.fresh(now=960)
-    assert not GRANT.fresh(now=975)
-    assert replace(GRANT, expires_at=None).fresh(now=10**10)
+    assert GRANT.is_fresh(now=960)
+    assert not GRANT.is_fresh(now=975)
+    assert replace(GRANT, expires_at=None).is_fresh(now=10**10)

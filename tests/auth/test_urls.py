@@ -3,7 +3,7 @@
 import pytest
 
 from rolloutlab.api.http.urls import canonical_resource
-from rolloutlab.auth.urls import checked_endpoint, checked_server, covers
+from rolloutlab.auth.urls import check_endpoint, check_server, covers
 from rolloutlab.errors import InputError, SignInError
 
 
@@ -11,14 +11,14 @@ def test_an_address_without_its_https_is_hinted_with_it():
     with pytest.raises(InputError) as bare:
         canonical_resource("tools.example/mcp")
     with pytest.raises(InputError) as open_to_all:
-        checked_server("http://tools.example/mcp")
+        check_server("http://tools.example/mcp")
     assert bare.value.hint == open_to_all.value.hint == "%login https://tools.example/mcp"
 
 
 def test_a_server_elsewhere_has_to_be_encrypted():
-    assert checked_server("http://127.0.0.1:8000/mcp") == "http://127.0.0.1:8000/mcp"
+    assert check_server("http://127.0.0.1:8000/mcp") == "http://127.0.0.1:8000/mcp"
     with pytest.raises(InputError, match="not encrypted"):
-        checked_server("http://tools.example/mcp")
+        check_server("http://tools.example/mcp")
 
 
 @pytest.mark.clause("N9")
@@ -39,11 +39,11 @@ def test_a_server_elsewhere_has_to_be_encrypted():
 )
 def test_all_authorization_server_endpoints_use_https(url):
     with pytest.raises(SignInError):
-        checked_endpoint("token endpoint", url, "https://tools.example/mcp")
+        check_endpoint("token endpoint", url, "https://tools.example/mcp")
 
 
 def test_endpoints_on_this_machine_are_for_servers_on_this_machine():
-    assert checked_endpoint("token endpoint", "http://localhost:9000/token", "http://127.0.0.1:8000/mcp")
+    assert check_endpoint("token endpoint", "http://localhost:9000/token", "http://127.0.0.1:8000/mcp")
 
 
 def test_a_resource_covers_what_lies_below_it_and_nothing_beside_it():

@@ -25,7 +25,7 @@ KINDS = {
     "rolloutlab.auth.pkce.new_verifier": "verifier",
     "rolloutlab.auth.redirect.login.__init__": "ticket of a login",
     "rolloutlab.service.oauth.consent.show": "form of the consent page",
-    "rolloutlab.service.oauth.grants._token": "code or token",
+    "rolloutlab.service.oauth.grants._insert_token": "code or token",
     "rolloutlab.service.lifecycle.draw_token": "token of the service",
     "rolloutlab.service.lifecycle.key": "key of the service",
 }
@@ -34,7 +34,7 @@ PUBLIC = {
     "rolloutlab.auth.redirect.loopback.listening",  # a redirect URI, which the client's id holds
     "rolloutlab.service.oauth.clients.add",  # client ids, which %whoami shows
     "rolloutlab.service.oauth.page.show",  # nonces of pages
-    "rolloutlab.auth.redirect.page.rendered",
+    "rolloutlab.auth.redirect.page.render",
 }
 
 

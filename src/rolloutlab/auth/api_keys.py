@@ -14,11 +14,12 @@ from rolloutlab.settings import Address
 _SERVICE = "rolloutlab API key"
 
 
-def kept_key(address: Address) -> str | None:
-    """The stored key of a service; None where there is none that was stored for all its origins.
+def read_key(address: Address) -> str | None:
+    """Read the stored key of a service; None unless it was stored for all origins of the service.
 
     Raises:
-        InputError: there is no keyring, or a key could be read on the way. LabError: the keyring does not open.
+        InputError: there is no keyring, or a key could be read on the way.
+        LabError: the keyring does not open.
     """
     required = _origins(address)
     with _keyring(address.base_url) as keyring:
@@ -30,14 +31,14 @@ def kept_key(address: Address) -> str | None:
 
 
 def keep_key(address: Address, key: str) -> None:
-    """Store a key for a service and its origins; raises as `kept_key`."""
+    """Store a key for a service and its origins. Raises as `read_key`."""
     with _keyring(address.base_url) as keyring:
         entry = {"key": key, "origins": sorted(_origins(address))}
         keyring.set_password(_SERVICE, origin(address.base_url), json.dumps(entry))
 
 
 def forget_key(url: str) -> bool:
-    """Delete the key of a service; whether there was one."""
+    """Delete the key of a service, and return whether there was one."""
     if not has_keyring():
         return False
     with _keyring(url) as keyring, suppress(keyring.errors.PasswordDeleteError):
@@ -47,7 +48,7 @@ def forget_key(url: str) -> bool:
 
 
 def _origins(address: Address) -> set[str]:
-    """The origins that a key would be sent to; a key typed for some must not go to others."""
+    """Return the origins that a key would be sent to. A key that was typed for some must not go to others."""
     origins = {origin(url) for url in (address.base_url, address.inference_base_url)}
     for each in origins:
         if not each.startswith("https://") and not on_this_machine(each):
@@ -58,7 +59,7 @@ def _origins(address: Address) -> set[str]:
 
 @contextmanager
 def _keyring(url: str) -> Iterator[ModuleType]:
-    """The library, its errors turned into ours."""
+    """Yield the library, and turn its errors into ours."""
     env = f"%connect {url} --key-env ROLLOUTLAB_API_KEY"
     try:
         import keyring.errors

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlencode, urlsplit
 
-from rolloutlab.auth.challenges import Challenge, first_scopes, stepped_up
+from rolloutlab.auth.challenges import Challenge, first_scopes, step_up_scopes
 from rolloutlab.auth.discovery import DiscoveredResource, ServerMetadata, discover
 from rolloutlab.auth.pkce import METHOD, challenge_of, new_verifier
 from rolloutlab.auth.prompt import AuthorizationRequest, Question, UserPrompt
-from rolloutlab.auth.registration import NAME, RegisteredClient, registered
+from rolloutlab.auth.registration import NAME, RegisteredClient, obtain_client
 from rolloutlab.auth.sans_io import Transport, error_code, probe_server
 from rolloutlab.auth.tokens import Grant, TokenRefusedError, exchange_code
 from rolloutlab.auth.urls import host
@@ -43,7 +43,17 @@ def authorization_url(
     state: str,
     verifier: str,
 ) -> str:
-    """The URL for the browser (RFC 6749, 4.1.1), with PKCE challenge and resource."""
+    """Make the URL for the browser (RFC 6749, 4.1.1), with PKCE challenge and resource.
+
+    Args:
+        authority: The authorization server.
+        client: The client there.
+        redirect_uri: Where the response is sent.
+        resource: The resource that tokens are for.
+        scopes: The requested scopes.
+        state: The secret that the response must repeat.
+        verifier: The PKCE verifier, of which the URL has the challenge.
+    """
     params = {
         "response_type": "code",
         "client_id": client.id,
@@ -61,10 +71,11 @@ def authorization_url(
 
 
 def code_of(authority: ServerMetadata, response: Mapping[str, str], server: str) -> str:
-    """The code of an authorization response whose state was right. server: the one to sign in to.
+    """Return the code of an authorization response whose state was right. server: the one to sign in to.
 
     Raises:
-        DeniedError: the person denied it. SignInError: another error, or a response of another issuer.
+        DeniedError: the person denied the request.
+        SignInError: there was another error, or the response is of another issuer.
     """
     issuer = response.get("iss")  # RFC 9207, against mix-up
     if issuer != authority.issuer and (issuer is not None or authority.authorization_response_iss_parameter_supported):
@@ -77,7 +88,7 @@ def code_of(authority: ServerMetadata, response: Mapping[str, str], server: str)
 
 
 def _reason(error: str | None) -> str:
-    """An error of an authorization response in our own words, as anyone may have written its text."""
+    """Say the error of an authorization response in our own words, as anyone may have written its text."""
     if not error:
         return "the response has no code"
     if error in _ERRORS:
@@ -90,8 +101,12 @@ def _reason(error: str | None) -> str:
 class SignInOptions:
     """Options of a sign-in that discovery cannot supply.
 
-    issuer: the authorization server. client: as registered there. document: the URL of our client ID metadata document.
-    without_pkce: continue where the authorization server does not declare PKCE. port: of the registered redirect URI.
+    Attributes:
+        issuer: The authorization server.
+        client: The client as it is registered there.
+        document: The URL of our client ID metadata document.
+        without_pkce: Whether to continue if the authorization server does not declare PKCE.
+        port: The port of the registered redirect URI.
     """
 
     issuer: str | None = None
@@ -122,7 +137,7 @@ class AuthorizationFlow:
         self._clients: dict[tuple[str, str], RegisteredClient] = {}
 
     def forget_clients(self) -> None:
-        """Register again the next time."""
+        """Forget the registered clients, so that the next sign-in registers again."""
         self._clients.clear()
 
     async def grant(
@@ -133,13 +148,18 @@ class AuthorizationFlow:
         challenge: Challenge | None,
         granted: Sequence[str],
     ) -> Grant:
-        """A grant that a person consents to.
+        """Obtain a grant that a person consents to.
 
-        before: the grant until now. options: None are those of that grant, which may come from another kernel. granted:
-        the scopes that were granted or challenged before, for a step-up.
+        Args:
+            prompt: Asks the person.
+            options: The options; None takes those of `before`, which may come from another kernel.
+            before: The grant until now, if any.
+            challenge: The challenge to answer; None asks the server for one.
+            granted: The scopes that were granted or challenged before, for a step-up; empty for a first sign-in.
 
         Raises:
-            SignInError: it was refused, or cannot be trusted. UnreachableError: no connection.
+            SignInError: the grant was refused, or cannot be trusted.
+            UnreachableError: there is no connection.
         """
         transport, probed = await probe_server(self._server)
         challenge = challenge or probed
@@ -148,7 +168,9 @@ class AuthorizationFlow:
         options = options or _options_of(before, target.issuer)
         challenged, offered = challenge.scopes if challenge else (), target.authority.scopes_supported
         scopes = (
-            stepped_up(granted, challenged, offered) if granted else first_scopes(challenged, target.scopes, offered)
+            step_up_scopes(granted, challenged, offered)
+            if granted
+            else first_scopes(challenged, target.scopes, offered)
         )
         try:
             return await self._authorize(prompt, transport, target, scopes, options)
@@ -169,7 +191,7 @@ class AuthorizationFlow:
         attempts: dict[str, _Attempt] = {}  # by state: a broker may prepare several requests, of which one is answered
 
         async def prepare(redirect_uri: str) -> AuthorizationRequest:
-            client = await self._client(transport, target, redirect_uri, options)
+            client = await self._find_client(transport, target, redirect_uri, options)
             registered_before = redirect_uri if client.redirect_uri is None else None
             state, verifier = secrets.token_urlsafe(32), new_verifier()
             attempts[state] = _Attempt(client, redirect_uri, verifier)
@@ -202,13 +224,13 @@ class AuthorizationFlow:
         )
         return replace(grant, port=options.port)
 
-    async def _client(
+    async def _find_client(
         self, transport: Transport, target: DiscoveredResource, redirect_uri: str, options: SignInOptions
     ) -> RegisteredClient:
         key = target.issuer, redirect_uri
         client = self._clients.get(key)
         if client is None or not client.serves(redirect_uri, self._now()):
-            flow = registered(
+            flow = obtain_client(
                 target.authority, redirect_uri, server=self._server, preset=options.client, document=options.document
             )
             client = self._clients[key] = await transport.run(flow)
@@ -216,7 +238,7 @@ class AuthorizationFlow:
 
 
 def _options_of(grant: Grant | None, issuer: str) -> SignInOptions:
-    """The options of a grant, also of another kernel's: a preset client stays the same."""
+    """Return the options of a grant, which may be another kernel's, so that a preset client stays the same."""
     if grant is None or grant.issuer != issuer or grant.client.redirect_uri:
         return SignInOptions()
     return SignInOptions(client=grant.client, port=grant.port)

@@ -20,7 +20,7 @@ class Challenge:
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """The scopes that the request needs; empty when absent."""
+        """The scopes that the request needs; empty if the challenge names none."""
         return tuple(self.parameters.get("scope", "").split())
 
     @property
@@ -34,13 +34,13 @@ class Challenge:
 
 
 def bearer(headers: Iterable[str]) -> Challenge | None:
-    """The bearer challenge in the headers' values; one with `resource_metadata` is preferred."""
+    """Find the bearer challenge in the headers' values. One with `resource_metadata` is preferred."""
     bearers = [each for value in headers for each in challenges(value) if each.scheme == "bearer"]
     return next((each for each in bearers if each.resource_metadata), bearers[0] if bearers else None)
 
 
 def challenges(value: str) -> Iterator[Challenge]:
-    """The challenges of one header, up to the first syntax error."""
+    """Yield the challenges of one header, up to the first syntax error."""
     position = 0
     while (position := _after(_BETWEEN, value, position)) < len(value):
         scheme = _SCHEME.match(value, position)
@@ -66,18 +66,18 @@ OFFLINE = "offline_access"
 
 
 def first_scopes(challenged: Sequence[str], known: Sequence[str] | None, offered: Collection[str]) -> tuple[str, ...]:
-    """For a first sign-in: those of the challenge, else all of the resource's, else none.
+    """Choose the scopes of a first sign-in: those of the challenge, else all known ones of the resource, else none.
 
-    offered: those of the authorization server. `offline_access` is added where it is offered and any scope is sent.
+    offered: the scopes of the authorization server. `offline_access` is added if it is offered and any scope is sent.
     """
-    return _with_offline(tuple(challenged) or tuple(known or ()), offered)
+    return _add_offline(tuple(challenged) or tuple(known or ()), offered)
 
 
-def stepped_up(granted: Sequence[str], challenged: Sequence[str], offered: Collection[str]) -> tuple[str, ...]:
-    """After a 403: those of the challenge, and those granted before, which other requests still need."""
-    return _with_offline((*granted, *challenged), offered)
+def step_up_scopes(granted: Sequence[str], challenged: Sequence[str], offered: Collection[str]) -> tuple[str, ...]:
+    """Choose the scopes after a 403: those of the challenge, and those granted before, which other requests need."""
+    return _add_offline((*granted, *challenged), offered)
 
 
-def _with_offline(scopes: Sequence[str], offered: Collection[str]) -> tuple[str, ...]:
+def _add_offline(scopes: Sequence[str], offered: Collection[str]) -> tuple[str, ...]:
     more = [OFFLINE] if scopes and OFFLINE in offered else []
     return tuple(dict.fromkeys([*scopes, *more]))

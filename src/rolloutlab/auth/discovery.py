@@ -11,12 +11,12 @@ from rolloutlab.api.http.urls import canonical_resource
 from rolloutlab.auth.challenges import Challenge
 from rolloutlab.auth.pkce import METHOD
 from rolloutlab.auth.sans_io import Flow, Request
-from rolloutlab.auth.urls import checked_endpoint, covers, host, origin
+from rolloutlab.auth.urls import check_endpoint, covers, host, origin
 from rolloutlab.errors import InputError, ServiceError, SignInError
 
 
 class Document(BaseModel):
-    """A JSON document of a server; unknown members are ignored, null means absent."""
+    """A JSON document of a server. Unknown members are ignored, and null means absent."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -70,8 +70,6 @@ class TokenAnswer(Document):
     scope: str | None = None
 
 
-"""The code challenge method of PKCE (RFC 7636)."""
-
 D = TypeVar("D", bound=Document)
 
 _RESOURCE = "/.well-known/oauth-protected-resource"
@@ -82,7 +80,7 @@ _OPENID = "/.well-known/openid-configuration"
 
 @dataclass(frozen=True)
 class DiscoveredResource:
-    """A resource and its authorization server. scopes: of the resource's metadata, None where absent."""
+    """A resource and its authorization server. scopes: those in the resource's metadata; None if it has none."""
 
     resource: str
     scopes: tuple[str, ...] | None
@@ -99,20 +97,24 @@ class DiscoveredResource:
 def discover(
     server: str, challenge: Challenge | None, issuer: str | None = None, *, without_pkce: bool = False
 ) -> Flow[DiscoveredResource]:
-    """The resource at a canonical server URL, and its authorization server.
+    """Discover the resource at a canonical server URL, and its authorization server.
 
-    challenge: of its first 401, if any. issuer: configured, for a server without metadata. Of several authorization
-    servers (RFC 9728, 7.6) the first with usable metadata is taken. without_pkce: accept one that does not declare
-    PKCE, as some support it without declaring it.
+    Of several authorization servers (RFC 9728, 7.6) the first with usable metadata is taken.
+
+    Args:
+        server: The URL of the server.
+        challenge: The challenge of its first 401, if any.
+        issuer: The authorization server that the person names, for a server without metadata.
+        without_pkce: Accept an authorization server that does not declare PKCE: some support it without declaring it.
 
     Raises:
         SignInError: metadata is missing, contradictory or not trustworthy.
     """
-    metadata = yield from _resource(server, challenge)
+    metadata = yield from _read_resource(server, challenge)
     if metadata is None and issuer is None:
         raise _no_metadata(server)
     issuers = (issuer,) if issuer else tuple(metadata.authorization_servers) if metadata else ()
-    chosen, authority = yield from _first_authority(issuers, server)
+    chosen, authority = yield from _find_authority(issuers, server)
     if not without_pkce and METHOD not in (authority.code_challenge_methods_supported or ()):
         raise SignInError(
             f"{host(chosen)} does not declare PKCE with {METHOD}, without which a code can be stolen; "
@@ -125,7 +127,7 @@ def discover(
 
 
 def resource_metadata_addresses(server: str, challenge: Challenge | None) -> list[str]:
-    """URLs of a resource's metadata: that of the challenge, else at its path, then at the root."""
+    """List the URLs of a resource's metadata: that of the challenge, else at its path, then at the root."""
     if challenge and challenge.resource_metadata:
         return [challenge.resource_metadata]
     path = urlsplit(server).path
@@ -133,7 +135,7 @@ def resource_metadata_addresses(server: str, challenge: Challenge | None) -> lis
 
 
 def authority_addresses(issuer: str) -> list[str]:
-    """URLs of an authorization server's metadata."""
+    """List the URLs of an authorization server's metadata."""
     path = urlsplit(issuer).path.rstrip("/")
     if not path:
         return [f"{origin(issuer)}{known}" for known in (_SERVER, _OPENID)]
@@ -148,23 +150,23 @@ def _no_metadata(server: str) -> SignInError:
     return SignInError(message, hint=f"%login {server} --issuer https://login.example")
 
 
-def _resource(server: str, challenge: Challenge | None) -> Flow[ResourceMetadata | None]:
-    urls = [checked_endpoint("metadata URL", url, server) for url in resource_metadata_addresses(server, challenge)]
+def _read_resource(server: str, challenge: Challenge | None) -> Flow[ResourceMetadata | None]:
+    urls = [check_endpoint("metadata URL", url, server) for url in resource_metadata_addresses(server, challenge)]
     asked: list[str] = []
-    metadata = yield from _first(ResourceMetadata, _noted(urls, asked), f"the metadata of {host(server)}")
+    metadata = yield from _find_first(ResourceMetadata, _record(urls, asked), f"the metadata of {host(server)}")
     if metadata:
         _check_resource(metadata.resource, server, at_root=asked[-1] == f"{origin(server)}{_RESOURCE}")
     return metadata
 
 
-def _noted(urls: Iterable[str], asked: list[str]) -> Iterator[str]:
+def _record(urls: Iterable[str], asked: list[str]) -> Iterator[str]:
     for url in urls:
         asked.append(url)
         yield url
 
 
 def _check_resource(resource: str, server: str, *, at_root: bool) -> None:
-    """The metadata must be the server's own (RFC 9728, 3.3); that at an origin's root may be of a parent path."""
+    """Raise unless metadata is the server's own (RFC 9728, 3.3). At an origin's root it may be of a parent path."""
     try:
         canonical = canonical_resource(resource) if resource.isascii() and resource == resource.strip() else None
     except InputError:
@@ -175,12 +177,12 @@ def _check_resource(resource: str, server: str, *, at_root: bool) -> None:
         raise SignInError(f"{host(server)} has metadata of another resource than {server}: {ascii(resource)[:200]}")
 
 
-def _first_authority(issuers: Sequence[str], server: str) -> Flow[tuple[str, ServerMetadata]]:
-    """The first authorization server with usable metadata; later failures try no other."""
+def _find_authority(issuers: Sequence[str], server: str) -> Flow[tuple[str, ServerMetadata]]:
+    """Find the first authorization server with usable metadata. A failure after that tries no other server."""
     failures: list[ServiceError] = []
     for issuer in issuers[:_MAX_AUTHORITIES]:
         try:
-            return issuer, (yield from _authority(checked_endpoint("authorization server", issuer, server), server))
+            return issuer, (yield from _read_authority(check_endpoint("authorization server", issuer, server), server))
         except ServiceError as error:
             failures.append(error)
     if len(failures) == 1:
@@ -189,8 +191,8 @@ def _first_authority(issuers: Sequence[str], server: str) -> Flow[tuple[str, Ser
     raise SignInError(f"{host(server)} names {len(failures)} authorization servers, none of them usable: {reasons}")
 
 
-def _authority(issuer: str, server: str) -> Flow[ServerMetadata]:
-    metadata = yield from _first(ServerMetadata, authority_addresses(issuer), f"the metadata of {host(issuer)}")
+def _read_authority(issuer: str, server: str) -> Flow[ServerMetadata]:
+    metadata = yield from _find_first(ServerMetadata, authority_addresses(issuer), f"the metadata of {host(issuer)}")
     if metadata is None:
         raise SignInError(f"{issuer} has no metadata of an authorization server")
     if metadata.issuer != issuer:  # RFC 8414, 3.3: identical
@@ -202,15 +204,18 @@ def _authority(issuer: str, server: str) -> Flow[ServerMetadata]:
         ("revocation endpoint", metadata.revocation_endpoint),
     ):
         if url is not None:
-            checked_endpoint(name, url, server)
+            check_endpoint(name, url, server)
     return metadata
 
 
-def _first(kind: type[D], urls: Iterable[str], what: str) -> Flow[D | None]:
-    """The first document at some URLs; None without any.
+def _find_first(kind: type[D], urls: Iterable[str], what: str) -> Flow[D | None]:
+    """Find the first document of a kind at some URLs; None if no URL has JSON.
 
-    Some servers answer any path with JSON of theirs, so a document without the member that all of its kind have is
-    passed over. Raises SignInError for an invalid one, or where there are only others.
+    Some servers answer any path with JSON of theirs. So a document is passed over if it lacks the first member of its
+    kind, which all of that kind have.
+
+    Raises:
+        SignInError: a document of the kind is invalid, or there are only others.
     """
     other: str | None = None
     mark = next(iter(kind.model_fields))

@@ -11,8 +11,13 @@ from rolloutlab.errors import SignInError
 class Question:
     """What a person is shown before a page is opened.
 
-    authority: the hosts of the authorization server and of its page. client: our name there. redirect: the redirect
-    URI, where it had to be registered beforehand.
+    Attributes:
+        server: The server to sign in to.
+        authority: The hosts of the authorization server and of its page.
+        resource: The resource that tokens are for.
+        scopes: The requested scopes.
+        client: Our name at the authorization server.
+        redirect: The redirect URI, if it had to be registered beforehand.
     """
 
     server: str
@@ -44,12 +49,13 @@ class UserPrompt(Protocol):
     """Shows a question, opens the page, and waits."""
 
     async def __call__(self, server: str, prepare: Prepare, port: int | None = None) -> Mapping[str, str]:
-        """The parameters of the first authorization response with the right state, also of an error response.
+        """Return the parameters of the first authorization response with the right state; it may be of an error.
 
-        port: of the redirect URI on this machine; 0 is any, with a fixed path.
+        port: the port of the redirect URI on this machine; 0 is any, with a fixed path.
 
         Raises:
-            PromptTimeoutError: it was cancelled, or not answered in time. SignInError: no person can be asked.
+            PromptTimeoutError: the sign-in was cancelled, or not answered in time.
+            SignInError: no person can be asked.
         """
 
     def settled(self, server: str, well: bool, note: str) -> None:

@@ -17,7 +17,7 @@ _METHODS = ("none", "client_secret_basic", "client_secret_post")
 
 @dataclass(frozen=True)
 class RegisteredClient:
-    """A client of an authorization server. redirect_uri: None is any."""
+    """A client of an authorization server. redirect_uri: the only one that it has; None allows any."""
 
     id: str
     secret: str | None = field(default=None, repr=False)
@@ -27,11 +27,11 @@ class RegisteredClient:
     """Seconds since 1970 when the secret ends; 0 is never."""
 
     def serves(self, redirect_uri: str, now: float) -> bool:
-        """Whether it can be used with that redirect URI."""
+        """Whether the client can be used now, with this redirect URI."""
         return self.redirect_uri in (None, redirect_uri) and (not self.expires_at or now < self.expires_at)
 
 
-def registered(
+def obtain_client(
     authority: ServerMetadata,
     redirect_uri: str,
     *,
@@ -39,16 +39,20 @@ def registered(
     preset: RegisteredClient | None = None,
     document: str | None = None,
 ) -> Flow[RegisteredClient]:
-    """A client for a redirect URI: the preset one, else our metadata document, else a new registration.
+    """Obtain a client for a redirect URI: the preset one, else our metadata document, else a new registration.
 
-    server: the one to sign in to. document: the https URL of our client ID metadata document, which is then the
-    client's id.
+    Args:
+        authority: The authorization server.
+        redirect_uri: The redirect URI.
+        server: The server to sign in to.
+        preset: The client that the person has registered, if any.
+        document: The https URL of our client ID metadata document, which is then the client's id.
 
     Raises:
         SignInError: the authorization server supports none of the three, or refused the registration.
     """
     if preset:
-        return replace(preset, method=_preset_method(authority, preset))
+        return replace(preset, method=_choose_preset_method(authority, preset))
     if document and authority.client_id_metadata_document_supported:
         return RegisteredClient(document)
     if authority.registration_endpoint is None:
@@ -57,8 +61,8 @@ def registered(
     return (yield from _register(authority, authority.registration_endpoint, redirect_uri))
 
 
-def _preset_method(authority: ServerMetadata, preset: RegisteredClient) -> str:
-    """How a preset client sends its secret: in the form only where the server does not take it in the header."""
+def _choose_preset_method(authority: ServerMetadata, preset: RegisteredClient) -> str:
+    """Choose how a preset client sends its secret: in the form only if the server does not take it in the header."""
     taken = authority.token_endpoint_auth_methods_supported
     if preset.secret and "client_secret_post" in taken and "client_secret_basic" not in taken:
         return "client_secret_post"

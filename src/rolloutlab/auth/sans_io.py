@@ -38,15 +38,15 @@ class Response:
     body: bytes = field(default=b"", repr=False)
 
     def values(self, name: str) -> list[str]:
-        """Every header of a name, ignoring case."""
+        """Return every header of a name, ignoring case."""
         return [value for key, value in self.headers if key.lower() == name.lower()]
 
     def document(self) -> dict[str, Any] | None:
-        """The JSON object of a success; else None."""
+        """Return the JSON object of a success; None for any other response."""
         return self._object() if self.status in (200, 201) else None
 
     def error(self) -> str | None:
-        """The error code (RFC 6749, 5.2); the rest of the body may hold secrets."""
+        """Return the error code (RFC 6749, 5.2). The rest of the body may hold secrets."""
         return error_code((self._object() or {}).get("error"))
 
     def _object(self) -> dict[str, Any] | None:
@@ -58,7 +58,7 @@ class Response:
 
 
 def error_code(value: object) -> str | None:
-    """An error code with the syntax of those in the standards; None for any other text, which is not shown."""
+    """Return an error code with the syntax of those in the standards; None for any other text, which is not shown."""
     return value if isinstance(value, str) and _CODE.fullmatch(value) else None
 
 
@@ -78,10 +78,11 @@ class Transport:
     scope: NetworkScope
 
     async def run(self, flow: Flow[T]) -> T:
-        """The result of a flow.
+        """Send the requests of a flow, and return its result.
 
         Raises:
-            UnreachableError: no connection, or to a forbidden address. ServiceError: a response is too large.
+            UnreachableError: there is no connection, or only to a forbidden address.
+            ServiceError: a response is too large.
         """
         try:
             request = next(flow)
@@ -100,38 +101,38 @@ class Transport:
 
 
 async def probe_server(server: str) -> tuple[Transport, Challenge | None]:
-    """The transport for a server's flows, and its challenge to a request without a token, if any.
+    """Find the transport for a server's flows, and the server's challenge to a request without a token, if any.
 
-    Some challenge POST alone, or have their endpoint under the same path with a slash at its end.
+    Some servers challenge POST alone, or have their endpoint under the same path with a slash at its end.
     """
     fetched = await _fetch(Request("GET", server, {"Accept": _ACCEPT}), NetworkScope.LOOPBACK)
     scope = scope_of_all(fetched.addresses)  # of the connected address, as another lookup may give another one
     if scope is None:
         raise SignInError(f"{host(server)} resolves to an address that no server can have")
-    challenge = _challenge(fetched)
-    moved = _moved(server, fetched)
+    challenge = _find_challenge(fetched)
+    moved = _find_redirect(server, fetched)
     for url in dict.fromkeys([moved or server, *([f"{server}/"] if urlsplit(server).path else [])]):
         for method in () if challenge or fetched.status < 300 else ("GET", "POST"):
             if challenge is None and (method, url) != ("GET", server):
-                challenge = _challenge(await _fetch(_probe(method, url), scope))
+                challenge = _find_challenge(await _fetch(_probe(method, url), scope))
     return Transport(scope), challenge
 
 
 def _probe(method: str, url: str) -> Request:
-    """A request that changes nothing: as POST a `ping` of the context protocol."""
+    """Make a request that changes nothing: as POST a `ping` of the context protocol."""
     headers = {"Accept": _ACCEPT}
     if method == "GET":
         return Request(method, url, headers)
     return Request(method, url, {**headers, "Content-Type": "application/json"}, _PING)
 
 
-def _challenge(fetched: Fetched) -> Challenge | None:
+def _find_challenge(fetched: Fetched) -> Challenge | None:
     response = Response(fetched.status, fetched.headers)
     return bearer(response.values("WWW-Authenticate")) if fetched.status == 401 else None
 
 
-def _moved(server: str, fetched: Fetched) -> str | None:
-    """Where a redirect leads, if that is of the same origin; others are not followed."""
+def _find_redirect(server: str, fetched: Fetched) -> str | None:
+    """Find where a redirect leads, if that is of the same origin. Other redirects are not followed."""
     location = next(iter(Response(fetched.status, fetched.headers).values("Location")), None)
     if location is None or fetched.status not in {301, 302, 307, 308}:
         return None

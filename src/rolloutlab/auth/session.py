@@ -15,18 +15,18 @@ from rolloutlab.auth.authorization import AuthorizationFlow, DeniedError, SignIn
 from rolloutlab.auth.challenges import Challenge, bearer
 from rolloutlab.auth.prompt import PromptTimeoutError, UserPrompt
 from rolloutlab.auth.sans_io import Transport
-from rolloutlab.auth.token_store import FileStore, MemoryStore, TieredStore, kept_servers
-from rolloutlab.auth.tokens import Grant, TokenRefusedError, refresh, revoke, same_client, superseding
-from rolloutlab.auth.urls import checked_server, covers, host
+from rolloutlab.auth.token_store import FileStore, MemoryStore, TieredStore, list_kept_servers
+from rolloutlab.auth.tokens import Grant, TokenRefusedError, add_superseded, refresh, revoke, same_client
+from rolloutlab.auth.urls import check_server, covers, host
 from rolloutlab.errors import LabError, NotFoundError, RolloutlabError, ServiceError, SignInError
 
-_MAX_STEP_UPS = 2  # prompts for more scopes per operation that is still refused
-_MAX_RENEWALS = 2  # tokens of one operation refused in a row before no new one is requested
+_MAX_STEP_UPS = 2  # prompts for more scopes for one operation that is refused again and again
+_MAX_RENEWALS = 2  # tokens of one operation that may be refused in a row
 _PERMANENT = {"invalid_grant", "invalid_client", "unauthorized_client"}
 """Error codes that no retry helps against (RFC 6749, 5.2)."""
 _LOOKS = 0.1
-"""Seconds between two looks for a sign-in in another kernel: with hundreds of requests under way, each look at the disk
-lets other threads of Python go first.
+"""Seconds between two looks at the disk for a sign-in in another kernel. Each look lets other threads of Python go
+first, which is slow with hundreds of requests under way.
 """
 
 
@@ -54,7 +54,7 @@ class OAuthSession:
         options: SignInOptions | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self.server = checked_server(server)
+        self.server = check_server(server)
         self._prompt = prompt
         self._store = store
         self._options = options
@@ -69,13 +69,13 @@ class OAuthSession:
         self._rejected: dict[str, set[str]] = {}  # tokens that were refused since one was accepted, by operation
         self._scopes: dict[str, None] = {}  # the scopes that were granted or challenged since the sign-in, in order
         self._denied: SignInError | None = None  # the person's refusal of more scopes, until they sign in again
-        self._failures = 0
-        self._failure: RolloutlabError | None = None  # number of failed step-ups, and the error of the last one
+        self._failures = 0  # the number of failed step-ups
+        self._failure: RolloutlabError | None = None  # the error of the last step-up that failed
 
     @property
     def resource(self) -> str:
         """The resource of the token; the server's URL before a sign-in."""
-        grant = self._known()
+        grant = self._find_grant()
         return grant.resource if grant else self.server
 
     @property
@@ -89,22 +89,25 @@ class OAuthSession:
         return SignInStatus(self.server, issuer, grant.client.id, grant.scopes, grant.expires_at, renews, place)
 
     def _lock(self, of: Literal["prompt", "grant"]) -> asyncio.Lock:
-        """The lock that is held while a person is asked, which may take minutes, or while the grant changes.
+        """Return the lock that is held while a person is asked, which may take minutes, or while the grant changes.
 
-        Each loop has its own: one that hangs holds a lock for ever, and the next loop is not to wait for it.
+        Each loop has its own: a loop that hangs holds its lock for ever, and the next loop is not to wait for it.
         """
         return self._locks.setdefault((asyncio.get_running_loop(), of), asyncio.Lock())
 
     async def sign_in(
         self, options: SignInOptions | None = None, *, keep: bool | None = None, prompt: UserPrompt | None = None
     ) -> SignInStatus | None:
-        """Ask the person for a new grant; the present one stays in use until then.
+        """Ask the person for a new grant. The present one stays in use until then.
 
-        options: also for later step-ups. keep: beyond the end of the kernel; None is as before. prompt: instead of that
-        of the session, this time.
+        Args:
+            options: The options of this sign-in and of later step-ups; None leaves them as they are.
+            keep: Whether the grant is kept beyond the end of the kernel; None leaves that as it is.
+            prompt: Replaces the prompt of the session this time.
 
         Raises:
-            SignInError: it was refused, or cannot be trusted. UnreachableError: no connection.
+            SignInError: the grant was refused, or cannot be trusted.
+            UnreachableError: there is no connection.
         """
         async with self._lock("prompt"):
             self._denied = None
@@ -121,16 +124,16 @@ class OAuthSession:
         return self.status
 
     async def token(self) -> str | None:
-        """The access token, renewed if necessary; None without a sign-in. SignInError: it cannot be renewed."""
-        grant = self._known()
+        """Return the access token, renewed if necessary; None without a sign-in. SignInError if that fails."""
+        grant = self._find_grant()
         if grant is None:
             return None
-        return (grant if grant.fresh(self._now()) else await self._renewed(grant)).access_token
+        return (grant if grant.is_fresh(self._now()) else await self._renew_shielded(grant)).access_token
 
     async def after(self, status: int, headers: Iterable[tuple[str, str]], operation: str, token: str | None) -> bool:
-        """Whether to send the request again, with the present token, after this response.
+        """Renew the token or ask for scopes if a response requires it, and return whether to send the request again.
 
-        operation: what tries are counted by, such as `tools/call search`. token: that of the request.
+        operation: what tries are counted by, such as `tools/call search`. token: the one that the request carried.
 
         Raises:
             SignInError: there is no sign-in, the person denied it, or it is refused repeatedly.
@@ -138,18 +141,18 @@ class OAuthSession:
         if status == 401:
             challenge = bearer(value for name, value in headers if name.lower() == "www-authenticate")
             self._challenge = challenge or self._challenge
-            return await self._unauthorized(token, challenge, operation)
+            return await self._handle_unauthorized(token, challenge, operation)
         if status == 403:
             challenge = bearer(value for name, value in headers if name.lower() == "www-authenticate")
             if challenge and challenge.error == "insufficient_scope":
-                return await self._insufficient(challenge, operation, token)
+                return await self._handle_insufficient_scope(challenge, operation, token)
         elif status < 400:
             self._attempts.pop(operation, None)
             self._rejected.pop(operation, None)
         return False
 
     async def sign_out(self) -> bool:
-        """Revoke and delete the tokens; whether the server confirmed the revocation."""
+        """Revoke and delete the tokens, and return whether the server confirmed the revocation."""
         async with self._lock("grant"), self._store.lock(self.server):
             grant = self._reload()
             self._forget()
@@ -160,7 +163,7 @@ class OAuthSession:
             except ServiceError:  # they are deleted here in any case
                 return False
 
-    def _known(self) -> Grant | None:
+    def _find_grant(self) -> Grant | None:
         if self._grant is None and time.monotonic() - self._looked >= _LOOKS:
             return self._reload()
         return self._grant
@@ -177,8 +180,8 @@ class OAuthSession:
         self._store.write(grant, keep)
         self._grant = grant
 
-    async def _unauthorized(self, token: str | None, challenge: Challenge | None, operation: str) -> bool:
-        grant = self._known()
+    async def _handle_unauthorized(self, token: str | None, challenge: Challenge | None, operation: str) -> bool:
+        grant = self._find_grant()
         if grant is None and not (challenge and challenge.resource_metadata):  # it may require an API key
             return False
         if grant is None:
@@ -189,10 +192,10 @@ class OAuthSession:
         rejected.add(token)
         if len(rejected) > _MAX_RENEWALS:
             raise SignInError(f"{host(self.server)} refuses its own tokens", hint=f"%login {self.server}")
-        await self._renewed(grant)
+        await self._renew_shielded(grant)
         return True
 
-    async def _insufficient(self, challenge: Challenge, operation: str, token: str | None) -> bool:
+    async def _handle_insufficient_scope(self, challenge: Challenge, operation: str, token: str | None) -> bool:
         failures = self._failures
         async with self._lock("prompt"):
             grant = self._reload()
@@ -218,8 +221,8 @@ class OAuthSession:
             self._attempts[operation] = attempts + 1
         return True
 
-    async def _renewed(self, stale: Grant) -> Grant:
-        """A fresh grant. The renewal is shielded: an interrupt must not lose a refresh token that was exchanged."""
+    async def _renew_shielded(self, stale: Grant) -> Grant:
+        """Renew a grant, shielded: an interrupt must not lose a refresh token that was exchanged."""
         renewal = asyncio.create_task(self._renew(stale))
         self._renewals.add(renewal)
         renewal.add_done_callback(self._renewals.discard)
@@ -227,12 +230,12 @@ class OAuthSession:
         return await asyncio.shield(renewal)
 
     async def _renew(self, stale: Grant) -> Grant:
-        """A fresh grant; another kernel's where it was first, as a second exchange would revoke the first."""
+        """Renew a grant, or return that of a kernel that was first: a second exchange would revoke the first."""
         async with self._lock("grant"), self._store.lock(self.server):
             grant = self._reload()
             if grant is None:
                 raise SignInError(f"you were signed out of {self.server}", hint=f"%login {self.server}")
-            if grant.access_token != stale.access_token and grant.fresh(self._now()):
+            if grant.access_token != stale.access_token and grant.is_fresh(self._now()):
                 return grant
             transport = Transport(NetworkScope(grant.reach))
             try:
@@ -258,7 +261,7 @@ class OAuthSession:
             grant = await self._flow.grant(prompt, self._options, self._reload(), challenge, granted)
             async with self._lock("grant"), self._store.lock(self.server, keep):
                 before = self._reload()
-                grant = superseding(grant, before)
+                grant = add_superseded(grant, before)
                 self._keep(grant, keep)
                 self._rejected.clear()
             self._scopes.update(dict.fromkeys(grant.scopes))
@@ -272,7 +275,7 @@ class OAuthSession:
 
 
 class OAuthSessions:
-    """The OAuth session of each server. folder: for grants that are kept beyond the kernel."""
+    """The OAuth session of each server. folder: holds the grants that are kept beyond the end of the kernel."""
 
     def __init__(self, prompt: UserPrompt, folder: Path) -> None:
         self._prompt = prompt
@@ -280,11 +283,11 @@ class OAuthSessions:
         self._known: dict[str, OAuthSession] = {}
 
     def servers(self) -> list[str]:
-        """URLs of servers used in this notebook and of stored grants; opens no keyring."""
-        return list(dict.fromkeys([*self._known, *kept_servers(self._folder)]))
+        """List the URLs of servers that this notebook has used or that have stored grants. Opens no keyring."""
+        return list(dict.fromkeys([*self._known, *list_kept_servers(self._folder)]))
 
     def statuses(self) -> tuple[list[SignInStatus], list[LabError]]:
-        """The present sign-ins, and the errors of stored grants that cannot be used."""
+        """Return the present sign-ins, and the errors of stored grants that cannot be used."""
         statuses: list[SignInStatus] = []
         errors: list[LabError] = []
         for server in self.servers():
@@ -297,19 +300,19 @@ class OAuthSessions:
         return statuses, errors
 
     def of(self, url: str) -> OAuthSession | None:
-        """The session whose token a request to a URL may carry: the one with the most specific resource."""
+        """Find the session whose token a request to a URL may carry: the one with the most specific resource."""
         matches = [(resource, each) for each in self._known.values() if covers(resource := _resource(each), url)]
         return max(matches, key=lambda each: len(each[0]), default=(None, None))[1]
 
     def at(self, server: str) -> OAuthSession:
-        """The session of a server, with a stored grant if there is one; InputError when it is no such URL."""
-        address = checked_server(server)
+        """Return the session of a server, with a stored grant if there is one. InputError if it is no such URL."""
+        address = check_server(server)
         if address not in self._known:
             self._known[address] = OAuthSession(address, self._prompt, TieredStore(self._folder))
         return self._known[address]
 
     def signed_in(self, server: str) -> OAuthSession:
-        """The session of a server that one is signed in to; NotFoundError without a sign-in."""
+        """Return the session of a server that the person is signed in to, or raise NotFoundError."""
         session = self._known.get(canonical_resource(server)) or self.at(server)
         if session.status is None:
             raise NotFoundError(f"you are not signed in to {session.server}", hint=f"%login {session.server}")
@@ -319,5 +322,5 @@ class OAuthSessions:
 def _resource(session: OAuthSession) -> str:
     try:
         return session.resource
-    except LabError:  # an unusable grant must not break requests to other servers; its own report the error
+    except LabError:  # an unusable grant must break only requests to its own server, which report the error
         return session.server

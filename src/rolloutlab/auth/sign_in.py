@@ -24,14 +24,23 @@ def sign_in_options(
     without_pkce: bool,
     environment: Mapping[str, str] = os.environ,
 ) -> SignInOptions:
-    """The options of a sign-in as `Session.login` takes them; document: the URL of our client ID metadata document.
+    """Make the options of a sign-in from those of `Session.login`.
+
+    Args:
+        issuer: The authorization server.
+        client_id: The id of a client that is registered there.
+        secret_env: The environment variable with the client's secret.
+        document: The URL of our client ID metadata document.
+        port: The port of the registered redirect URI.
+        without_pkce: Whether to continue if the authorization server does not declare PKCE.
+        environment: The environment variables.
 
     Raises:
         InputError: the port is invalid, a secret has no client, or the variable of the secret is not set.
     """
     if port is not None and not 0 < port < 65536:
         raise InputError(f"the port must be an integer from 1 to 65535, not {port}", hint="--redirect-port 8765")
-    client = _client(client_id, secret_env, environment)
+    client = _make_client(client_id, secret_env, environment)
     return SignInOptions(issuer, client, document, without_pkce, port)
 
 
@@ -44,9 +53,15 @@ def sign_in(
     keep: bool | None,
     tick: Callable[[], None] | None = None,
 ) -> SignInStatus:
-    """Sign in through the person's browser; this thread shows the prompt while it waits. Raises as `Session.login`.
+    """Sign in through the person's browser. Raises as `Session.login`.
 
-    tick: is called again and again meanwhile; by default the broker's, which shows the prompt.
+    Args:
+        http: Runs the sign-in.
+        session: The session of the server.
+        broker: Shows the prompt.
+        options: The options.
+        keep: Whether the grant is kept beyond the end of the kernel; None leaves that as it is.
+        tick: Called again and again while this thread waits. By default it is the broker's, which shows the prompt.
     """
     try:
         status = http.run(session.sign_in(options, keep=keep, prompt=broker), tick or broker.tick)
@@ -57,7 +72,7 @@ def sign_in(
 
 
 def sign_out(http: HttpClient, sessions: OAuthSessions, server: str | None) -> None:
-    """Revoke the tokens of a server, or of all, and forget them; a warning where one does not confirm the revocation.
+    """Revoke the tokens of a server, or of all, and forget them. Warns if a server does not confirm the revocation.
 
     Raises:
         NotFoundError: this notebook is not signed in to that server.
@@ -70,12 +85,14 @@ def sign_out(http: HttpClient, sessions: OAuthSessions, server: str | None) -> N
 
 
 def without_key(address: Address, server: str) -> Address:
-    """The service without its API key, if that is the one of this server in the keyring."""
+    """Return the service without its API key, if the key is the one of this server in the keyring."""
     same = address.key_keyring and origin(address.base_url) == origin(server)
     return replace(address, token=None, key_keyring=False) if same else address
 
 
-def _client(client_id: str | None, secret_env: str | None, environment: Mapping[str, str]) -> RegisteredClient | None:
+def _make_client(
+    client_id: str | None, secret_env: str | None, environment: Mapping[str, str]
+) -> RegisteredClient | None:
     if client_id is None:
         if secret_env:
             raise InputError("a secret belongs to a client", hint=f"--client-id ID --secret-env {secret_env}")

@@ -32,13 +32,13 @@ class MemoryStore:
         return "in memory, until the kernel ends"
 
     def read(self, server: str) -> Grant | None:
-        """The grant for a server; None without a valid one. LabError: others may read it, or it cannot be read."""
+        """Return the valid grant for a server, if any. LabError if it cannot be read, or other users can read it."""
         return self._grants.get(server)
 
     def write(self, grant: Grant, keep: bool | None = None) -> None:  # noqa: ARG002 - as `TieredStore`
         """Store a grant.
 
-        keep: whether it outlives the process, in a store that has the choice. None leaves that as it is.
+        keep: whether the grant outlives the process, in a store that has the choice. None leaves that as it is.
         """
         self._grants[grant.server] = grant
 
@@ -46,12 +46,12 @@ class MemoryStore:
         self._grants.pop(server, None)
 
     def lock(self, server: str, keep: bool | None = None) -> AbstractAsyncContextManager[object]:  # noqa: ARG002
-        """Exclusive access to the grant for a server, across processes. keep: as `write`."""
+        """Lock the grant for a server, across processes. keep: as in `write`."""
         return nullcontext()
 
 
 class FileStore:
-    """As `MemoryStore`, in a file per server, readable by its owner only."""
+    """Grants as in `MemoryStore`, in a file per server that only its owner can read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -126,25 +126,25 @@ class KeyringStore(FileStore):
         return "in the keyring of this machine"
 
     def read(self, server: str) -> Grant | None:
-        with self._opened(server) as keyring:
+        with self._open_keyring(server) as keyring:
             text = keyring.get_password(_SERVICE, server)
         # a grant that was kept before this machine had a keyring is in the file, until `write` moves it
         return grant_of(text, server) if text else super().read(server)
 
     def write(self, grant: Grant, keep: bool | None = None) -> None:  # noqa: ARG002 - as the others
-        with self._opened(grant.server) as keyring:
+        with self._open_keyring(grant.server) as keyring:
             keyring.set_password(_SERVICE, grant.server, json.dumps(grant.to_json()))
-        # last: the file may hold a grant of before there was a keyring, which one that does not open must not cost
+        # last: the file may hold a grant from before there was a keyring, which must stay if the keyring does not open
         self._put(grant.server, {"server": grant.server})
 
     def forget(self, server: str) -> None:
-        with self._opened(server) as keyring, suppress(keyring.errors.PasswordDeleteError):
+        with self._open_keyring(server) as keyring, suppress(keyring.errors.PasswordDeleteError):
             keyring.delete_password(_SERVICE, server)
         super().forget(server)  # last: a keyring that does not open still holds the grant
 
     @contextmanager
-    def _opened(self, server: str) -> Iterator[ModuleType]:
-        """The library; its errors become LabError."""
+    def _open_keyring(self, server: str) -> Iterator[ModuleType]:
+        """Yield the library, and turn its errors into LabErrors."""
         import keyring.errors
 
         try:
@@ -202,18 +202,18 @@ def _file_name(server: str) -> str:
     return f"{hashlib.sha256(server.encode()).hexdigest()[:32]}.json"
 
 
-def kept_servers(folder: Path) -> list[str]:
-    """The servers with a stored grant."""
+def list_kept_servers(folder: Path) -> list[str]:
+    """List the servers with a stored grant."""
     return FileStore(folder).servers() if folder.exists() else []
 
 
 def open_store(folder: Path) -> FileStore:
-    """The keyring where there is one, else files in a folder."""
+    """Open the keyring if there is one, else files in a folder."""
     return KeyringStore(folder) if has_keyring() else FileStore(folder)
 
 
 def grant_of(text: str | bytes, server: str) -> Grant | None:
-    """A stored grant for a server; None when it is invalid or for another one."""
+    """Read a stored grant for a server; None if it is invalid or for another server."""
     try:
         grant = Grant.from_json(json.loads(text))
     except (ValueError, TypeError, KeyError, AttributeError, SignInError, InputError):

@@ -14,7 +14,7 @@ from rolloutlab.api.http.urls import canonical_resource
 from rolloutlab.auth.discovery import DiscoveredResource, ServerMetadata, TokenAnswer
 from rolloutlab.auth.registration import RegisteredClient
 from rolloutlab.auth.sans_io import Flow, Request, Response
-from rolloutlab.auth.urls import checked_endpoint, covers, host
+from rolloutlab.auth.urls import check_endpoint, covers, host
 from rolloutlab.errors import SignInError
 
 
@@ -29,7 +29,7 @@ class TokenRefusedError(SignInError):
 def code_request(
     authority: ServerMetadata, client: RegisteredClient, code: str, *, redirect_uri: str, resource: str, verifier: str
 ) -> Request:
-    """The exchange of a code for tokens (RFC 6749, 4.1.3; RFC 7636, 4.5; RFC 8707, 2.2)."""
+    """Make the request that exchanges a code for tokens (RFC 6749, 4.1.3; RFC 7636, 4.5; RFC 8707, 2.2)."""
     form = {
         "grant_type": "authorization_code",
         "code": code,
@@ -41,18 +41,18 @@ def code_request(
 
 
 def refresh_request(token_endpoint: str, client: RegisteredClient, refresh_token: str, *, resource: str) -> Request:
-    """A refresh (RFC 6749, 6), with unchanged scope."""
+    """Make the request that refreshes tokens (RFC 6749, 6), with unchanged scope."""
     form = {"grant_type": "refresh_token", "refresh_token": refresh_token, "resource": resource}
     return _post(token_endpoint, client, form)
 
 
 def revocation_request(endpoint: str, client: RegisteredClient, token: str, kind: str) -> Request:
-    """A revocation (RFC 7009, 2.1). kind: `refresh_token` or `access_token`."""
+    """Make the request that revokes a token (RFC 7009, 2.1). kind: `refresh_token` or `access_token`."""
     return _post(endpoint, client, {"token": token, "token_type_hint": kind})
 
 
 def tokens_of(endpoint: str, response: Response) -> TokenAnswer:
-    """The tokens of a response; TokenRefusedError when it has none."""
+    """Read the tokens of a response, or raise TokenRefusedError if it has no valid ones."""
     try:
         tokens = TokenAnswer.model_validate(response.document())
     except ValidationError as error:
@@ -70,7 +70,7 @@ def tokens_of(endpoint: str, response: Response) -> TokenAnswer:
 
 
 def _post(endpoint: str, client: RegisteredClient, form: Mapping[str, str]) -> Request:
-    """A form with client authentication (RFC 6749, 2.3.1)."""
+    """Make a request with a form and client authentication (RFC 6749, 2.3.1)."""
     headers = {"Accept": "application/json", "Content-Type": "application/x-www-form-urlencoded"}
     fields = dict(form)
     if client.method == "client_secret_basic":
@@ -83,19 +83,23 @@ def _post(endpoint: str, client: RegisteredClient, form: Mapping[str, str]) -> R
     return Request("POST", endpoint, headers, urlencode(fields).encode())
 
 
-_MOST_KEPT = 20  # superseded refresh tokens; older ones of servers that do not rotate them have expired
+_MOST_KEPT = 20  # the most superseded refresh tokens; those of servers that do not rotate them expire
 _RENEW_FRACTION = 0.1
 _RENEW_SECONDS = 30.0
-"""A token is renewed when this fraction of its lifetime is left, at most so many seconds before its end."""
+"""A token is renewed when this fraction of its lifetime remains, at most so many seconds before its end."""
 
 
 @dataclass(frozen=True)
 class Grant:
-    """Tokens for a resource. server: the URL that was signed in to.
+    """Tokens for a resource.
 
-    expires_at: seconds since 1970, None if unknown. lifetime: of the access token, in seconds. reach: the
-    `NetworkScope` of the server; the name is that of stored grants. port: of the redirect URI. superseded: refresh
-    tokens of earlier grants to the same client, which are revoked with this one.
+    Attributes:
+        server: The URL that was signed in to.
+        expires_at: When the access token expires, in seconds since 1970; None if that is unknown.
+        lifetime: The lifetime of the access token, in seconds; 0 if that is unknown.
+        reach: The `NetworkScope` of the server. The name is that of stored grants.
+        port: The port of the redirect URI.
+        superseded: Refresh tokens of earlier grants to the same client, which are revoked with this one.
     """
 
     server: str
@@ -113,7 +117,7 @@ class Grant:
     port: int | None = None
     superseded: tuple[str, ...] = field(default=(), repr=False)
 
-    def fresh(self, now: float) -> bool:
+    def is_fresh(self, now: float) -> bool:
         """Whether the access token will still be valid when a request arrives."""
         return self.expires_at is None or now < self.expires_at - min(_RENEW_SECONDS, _RENEW_FRACTION * self.lifetime)
 
@@ -122,11 +126,11 @@ class Grant:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Grant":
-        """A stored grant; SignInError, ValueError, TypeError or KeyError when it is invalid."""
+        """Read a stored grant. SignInError, ValueError, TypeError or KeyError if it is invalid."""
         client, scopes = RegisteredClient(**document["client"]), tuple(document["scopes"])
         superseded = tuple(document.get("superseded", ()))
         grant = cls(**{**document, "client": client, "scopes": scopes, "superseded": superseded})
-        checked_endpoint("token endpoint", grant.token_endpoint, grant.server)
+        check_endpoint("token endpoint", grant.token_endpoint, grant.server)
         NetworkScope(grant.reach)
         if canonical_resource(grant.server) != grant.server or not covers(grant.resource, grant.server):
             raise ValueError("a grant for another resource")
@@ -145,7 +149,19 @@ def exchange_code(
     scope: NetworkScope,
     now: float,
 ) -> Flow[Grant]:
-    """The grant for a code; TokenRefusedError without one. scopes: requested ones, the default for the response."""
+    """Exchange a code for a grant, or raise TokenRefusedError.
+
+    Args:
+        target: The resource and its authorization server.
+        client: The client that has requested the code.
+        code: The code.
+        server: The server that was signed in to.
+        redirect_uri: The redirect URI of the authorization request.
+        verifier: The PKCE verifier of that request.
+        scopes: The requested scopes, which are granted if the response names none.
+        scope: The network scope of the server.
+        now: Seconds since 1970.
+    """
     authority = target.authority
     request = code_request(
         authority, client, code, redirect_uri=redirect_uri, resource=target.resource, verifier=verifier
@@ -160,17 +176,17 @@ def exchange_code(
         client=client,
         refresh_token=tokens.refresh_token,
         reach=int(scope),
-        **_access(tokens, scopes, now),
+        **_read_access(tokens, scopes, now),
     )
 
 
 def refresh(grant: Grant, now: float) -> Flow[Grant]:
-    """The grant with a new access token, and a new refresh token if it was rotated; TokenRefusedError when it ended."""
+    """Refresh a grant: its access token, and a rotated refresh token. TokenRefusedError if the grant has ended."""
     if grant.refresh_token is None:
         raise TokenRefusedError("the sign-in has expired, and cannot be renewed", None)
     request = refresh_request(grant.token_endpoint, grant.client, grant.refresh_token, resource=grant.resource)
     tokens = tokens_of(grant.token_endpoint, (yield request))
-    access = _access(tokens, grant.scopes, now)
+    access = _read_access(tokens, grant.scopes, now)
     return replace(grant, refresh_token=tokens.refresh_token or grant.refresh_token, **access)
 
 
@@ -179,11 +195,11 @@ def same_client(before: Grant, grant: Grant) -> bool:
     return (before.issuer, before.client.id) == (grant.issuer, grant.client.id)
 
 
-def superseding(grant: Grant, before: Grant | None) -> Grant:
-    """The grant with the refresh tokens of the one before, if that was to the same client.
+def add_superseded(grant: Grant, before: Grant | None) -> Grant:
+    """Add the refresh tokens of the grant before to a grant, if that was to the same client.
 
-    They are revoked with it and not now: many servers have one session of a person and a client, which ends with any of
-    its tokens, so the new ones would end as well.
+    They are revoked with the new grant and not now: many servers have one session per person and client, which ends
+    with any of its tokens, so that the new tokens would end as well.
     """
     if before is None or not same_client(before, grant):
         return grant
@@ -192,7 +208,7 @@ def superseding(grant: Grant, before: Grant | None) -> Grant:
 
 
 def revoke(grant: Grant) -> Flow[bool]:
-    """Revoke a grant's tokens (RFC 7009); whether the server confirmed it."""
+    """Revoke a grant's tokens (RFC 7009), and return whether the server confirmed it."""
     if grant.revocation_endpoint is None:
         return False
     tokens = [("refresh_token", token) for token in (*grant.superseded, grant.refresh_token)]
@@ -204,7 +220,7 @@ def revoke(grant: Grant) -> Flow[bool]:
     return confirmed
 
 
-def _access(tokens: TokenAnswer, scopes: Sequence[str], now: float) -> dict[str, Any]:
+def _read_access(tokens: TokenAnswer, scopes: Sequence[str], now: float) -> dict[str, Any]:
     lifetime = tokens.expires_in
     if lifetime is not None and not 0 < lifetime < math.inf:  # some servers send -1 or NaN for an unknown lifetime
         lifetime = None

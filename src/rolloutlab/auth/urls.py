@@ -14,13 +14,13 @@ def origin(url: str) -> str:
 
 
 def host(url: str) -> str:
-    """Host and port, for messages."""
+    """Return host and port, for messages."""
     return urlsplit(url).netloc.rpartition("@")[2]
 
 
 @lru_cache(maxsize=256)
 def covers(resource: str, url: str) -> bool:
-    """Whether a URL is the resource or below it; cached, as every request calls it."""
+    """Whether a URL is the resource or below it. It is cached, as every request calls it."""
     resource = canonical_resource(resource)
     try:
         url = canonical_resource(url.partition("?")[0])
@@ -29,8 +29,8 @@ def covers(resource: str, url: str) -> bool:
     return origin(resource) == origin(url) and f"{urlsplit(url).path}/".startswith(f"{urlsplit(resource).path}/")
 
 
-def checked_server(url: str) -> str:
-    """The canonical URL of a server to sign in to: https, or http on this machine; else InputError."""
+def check_server(url: str) -> str:
+    """Return the canonical URL of a server to sign in to, or raise InputError unless it is https or on this machine."""
     canonical = canonical_resource(url)
     if urlsplit(canonical).scheme != "https" and not on_this_machine(canonical):
         message = f"{origin(canonical)} is not encrypted: a token could be read on the way"
@@ -38,8 +38,8 @@ def checked_server(url: str) -> str:
     return canonical
 
 
-def checked_endpoint(what: str, url: str, server: str) -> str:
-    """A URL from metadata: https, or http where it and the server are on this machine; else SignInError."""
+def check_endpoint(what: str, url: str, server: str) -> str:
+    """Return a URL from metadata, or raise SignInError unless it is https, or http with it and the server local."""
     try:
         parts = urlsplit(url)
         valid = host_of(parts) is not None and (parts.port or True)

@@ -11,7 +11,7 @@ PAGES = [shown for shown in vars(page).values() if isinstance(shown, page.Page)]
 
 @pytest.mark.parametrize("shown", PAGES, ids=lambda shown: shown.title)
 def test_a_page_runs_nothing_but_its_own_is_kept_by_nobody_and_says_nothing_of_where_it_came_from(shown):
-    headers, body = shown.rendered()
+    headers, body = shown.render()
     policy = headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
     assert "frame-ancestors 'none'" in policy
@@ -22,13 +22,13 @@ def test_a_page_runs_nothing_but_its_own_is_kept_by_nobody_and_says_nothing_of_w
 
 
 def test_a_nonce_is_used_once():
-    assert page.RECEIVED.rendered()[1] != page.RECEIVED.rendered()[1]
+    assert page.RECEIVED.render()[1] != page.RECEIVED.render()[1]
 
 
 def test_the_page_says_that_it_can_be_closed_or_what_went_wrong():
-    assert "You can close this page" in page.RECEIVED.rendered()[1].decode()
-    assert "sign in again from the notebook" in page.UNAWAITED.rendered()[1].decode()
+    assert "You can close this page" in page.RECEIVED.render()[1].decode()
+    assert "sign in again from the notebook" in page.UNAWAITED.render()[1].decode()
 
 
 def test_only_an_answer_that_was_taken_leaves_the_history():
-    assert [shown for shown in PAGES if b"replaceState" in shown.rendered()[1]] == [page.RECEIVED]
+    assert [shown for shown in PAGES if b"replaceState" in shown.render()[1]] == [page.RECEIVED]

@@ -38,7 +38,11 @@ class FrontEnd(Protocol):
 class Broker:
     """A `UserPrompt` for any number of concurrent sign-ins.
 
-    seconds: until a sign-in expires. patience: seconds for a page to report its URL. places: folders for sockets.
+    Args:
+        front_end: Shows the sign-ins.
+        seconds: Seconds until a sign-in expires.
+        patience: Seconds for a page to report its URL.
+        places: Folders for sockets; None takes those of this system.
     """
 
     def __init__(
@@ -57,7 +61,7 @@ class Broker:
         self._ticking = threading.Lock()
 
     def tick(self) -> None:
-        """For `HttpClient.run(..., tick)`: let the front end display, in one thread at a time."""
+        """Let the front end display, in one thread at a time. It is the `tick` for `HttpClient.run`."""
         if self._ticking.acquire(blocking=False):
             try:
                 self._front_end.tick()
@@ -65,7 +69,7 @@ class Broker:
                 self._ticking.release()
 
     async def __call__(self, server: str, prepare: Prepare, port: int | None = None) -> Mapping[str, str]:
-        """The parameters of the first response with the right state; see `UserPrompt`.
+        """Return the parameters of the first response with the right state; see `UserPrompt`.
 
         port: the port of the redirect URI on this machine. With 0 or None the response goes to the Jupyter server of
             the page if that can take it, else to any free port.
@@ -76,7 +80,7 @@ class Broker:
         login = self._newest[server] = Login(server, self._seconds)
         try:
             async with AsyncExitStack() as stack:
-                return await self._response(login, prepare, port, stack)
+                return await self._wait_for_response(login, prepare, port, stack)
         except RolloutlabError as error:
             login.settle(LoginState.FAILED, error.message)
             raise
@@ -93,12 +97,12 @@ class Broker:
         """Whether a sign-in is pending."""
         return bool(self._newest)
 
-    async def _response(
+    async def _wait_for_response(
         self, login: Login, prepare: Prepare, port: int | None, stack: AsyncExitStack
     ) -> Mapping[str, str]:
         await self._listen(login.ticket, login.handle, stack)
         self._front_end.show(login)
-        redirect = await self._redirect_uri(login, port, stack)
+        redirect = await self._choose_redirect_uri(login, port, stack)
         if login.answer.done():  # cancelled meanwhile
             return login.answer.result()
         request = await prepare(redirect)
@@ -112,10 +116,10 @@ class Broker:
             message = f"the sign-in at {login.server} was not answered within {_duration(self._seconds)}"
             raise PromptTimeoutError(message, hint=f"%login {login.server}") from None
 
-    async def _redirect_uri(self, login: Login, port: int | None, stack: AsyncExitStack) -> str:
-        """The redirect URI, at the page's Jupyter server if it can take the response, else at a listener here."""
+    async def _choose_redirect_uri(self, login: Login, port: int | None, stack: AsyncExitStack) -> str:
+        """Choose the redirect URI: at the page's Jupyter server if that can take the response, else at a listener."""
         route = self._front_end.way
-        redirect = await self._page(login) if route is RedirectRoute.PAGE and not port else None
+        redirect = await self._wait_for_page(login) if route is RedirectRoute.PAGE and not port else None
         if redirect:
             login.way = RedirectRoute.PAGE
             return redirect
@@ -125,8 +129,8 @@ class Broker:
         except OSError as error:
             raise _no_listener(login.server, port or 0, error) from error
 
-    async def _page(self, login: Login) -> str | None:
-        """The redirect URI that the page reports. None if it reports none in time, or if the user cancels."""
+    async def _wait_for_page(self, login: Login) -> str | None:
+        """Wait for the redirect URI that the page reports. None if it reports none in time, or if the user cancels."""
         either: set[asyncio.Future[Any]] = {login.redirect, login.answer}
         await asyncio.wait(either, timeout=self._patience, return_when=asyncio.FIRST_COMPLETED)
         return login.redirect.result() if login.redirect.done() else None
@@ -134,7 +138,7 @@ class Broker:
     async def _listen(self, secret: str, handler: ipc.Handler, stack: AsyncExitStack) -> None:
         """Listen on a Unix socket named by this secret, for a page. Without Unix sockets nothing listens here.
 
-        The page then reports no redirect URI, and `_redirect_uri` takes another route.
+        The page then reports no redirect URI, and `_choose_redirect_uri` takes another route.
         """
         if self._front_end.way is RedirectRoute.PAGE:
             with suppress(OSError):
@@ -158,7 +162,7 @@ _TICK_TIMEOUT = 5.0  # seconds within which a waiting cell's thread ticks severa
 class Brokers:
     """The `UserPrompt` of a notebook.
 
-    make: makes a broker for the present front end. Its argument says whether the user pastes the URL.
+    make: makes a broker for the present front end. Its argument tells whether the user pastes the URL.
     """
 
     def __init__(self, make: Callable[[bool], Broker]) -> None:
@@ -168,13 +172,13 @@ class Brokers:
         self._awaited: list[Callable[[], object]] = []
 
     def of(self, *, paste: bool) -> Broker:
-        """The broker with a pending sign-in, else a new one."""
+        """Return the broker with a pending sign-in, else a new one."""
         if paste not in self._known or not self._known[paste].busy:
             self._known[paste] = self._make(paste)
         return self._known[paste]
 
     def tick(self) -> None:
-        """As `Broker.tick`."""
+        """Let all brokers display, as `Broker.tick` does."""
         self._ticking += 1
         try:
             for callback in list(self._awaited):
@@ -185,7 +189,7 @@ class Brokers:
             self._ticking -= 1
 
     async def __call__(self, server: str, prepare: Prepare, port: int | None = None) -> Mapping[str, str]:
-        """Ask for a step-up below the waiting cell; SignInError also when no cell waits."""
+        """Ask for a step-up below the waiting cell. SignInError, too, if no cell waits."""
         if not await self._ticks():
             message = f"{server} requires more scopes, and no cell waits that could ask for them"
             raise SignInError(message, hint=f"%login {server}")

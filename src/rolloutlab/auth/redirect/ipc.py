@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import Any
 
 Handler = Callable[[dict[str, Any]], Mapping[str, Any]]
-"""Returns the reply to a message; it runs on the loop and must not block."""
+"""Returns the reply to a message. It runs on the loop and must not block."""
 
 MAX_MESSAGE = 64 * 1024
-"""Bytes of a message."""
+"""The most bytes of a message."""
 TIMEOUT = 5.0
-"""Seconds for a line of the other end."""
+"""Seconds to wait for a line of the other end."""
 _NAME = 32
 _STALE = 24 * 3600.0
 
 
 def folders(environment: Mapping[str, str] = os.environ) -> list[Path]:
-    """Folders for sockets, best first; empty on systems without user ids."""
+    """List the folders for sockets, best first; none on systems without user ids."""
     if not hasattr(os, "getuid"):
         return []
     runtime = environment.get("XDG_RUNTIME_DIR")
@@ -37,14 +37,14 @@ def folders(environment: Mapping[str, str] = os.environ) -> list[Path]:
 
 
 def name(secret: str) -> str:
-    """The name of a secret's socket: 128 bits, as paths of sockets are limited to about 100 bytes."""
+    """Return the name of a secret's socket. It has 128 bits, as paths of sockets are limited to about 100 bytes."""
     return sha256(secret.encode()).hexdigest()[:_NAME]
 
 
 @asynccontextmanager
 async def listening(secret: str, handler: Handler, places: Iterable[Path]) -> AsyncIterator[None]:
-    """Serve a secret's socket. OSError: no private folder can be made, or the system has no Unix sockets."""
-    path = _own_folder(places) / name(secret)
+    """Serve a secret's socket. OSError if no private folder can be made, or the system has no Unix sockets."""
+    path = _prepare_folder(places) / name(secret)
     server = await _serve(path, handler)
     path.chmod(0o600)
     try:
@@ -55,7 +55,7 @@ async def listening(secret: str, handler: Handler, places: Iterable[Path]) -> As
 
 
 async def send(secret: str, message: Mapping[str, Any], places: Iterable[Path]) -> dict[str, Any] | None:
-    """The kernel's reply; None where no kernel listens to this secret, or it does not reply."""
+    """Send a message and return the kernel's reply; None if no kernel listens to this secret, or it does not reply."""
     for folder in places:
         with suppress(OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
             if _is_ours(folder):
@@ -87,8 +87,8 @@ async def _exchange(path: Path, message: Mapping[str, Any]) -> dict[str, Any] | 
     return reply if isinstance(reply, dict) else None
 
 
-def _own_folder(places: Iterable[Path]) -> Path:
-    """The first private folder, cleared of stale sockets."""
+def _prepare_folder(places: Iterable[Path]) -> Path:
+    """Find the first private folder, and clear it of stale sockets."""
     for folder in places:
         with suppress(OSError):
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -99,7 +99,7 @@ def _own_folder(places: Iterable[Path]) -> Path:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether a folder is private to this user; in a shared place another user may have made it."""
+    """Whether a folder is private to this user. In a shared place another user may have made it."""
     info = folder.lstat()
     return stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid() and not info.st_mode & 0o077
 

@@ -16,7 +16,7 @@ from rolloutlab.auth.redirect.response import parameters
 
 
 def _load_jupyter_server_extension(server: Any) -> None:
-    """Add the routes; called by the Jupyter server."""
+    """Add the routes. The Jupyter server calls this."""
     from jupyter_server.utils import url_path_join
 
     from rolloutlab.auth.redirect.ipc import folders
@@ -29,7 +29,7 @@ def _load_jupyter_server_extension(server: Any) -> None:
 
 
 class AnswerHandler(JupyterHandler):
-    """GET {base_url}rolloutlab/callback?code=...&state=...; nothing of the address is logged."""
+    """GET {base_url}rolloutlab/callback?code=...&state=...; of the address only the path is logged."""
 
     def initialize(self, places: Sequence[Path]) -> None:
         self._places = places
@@ -44,7 +44,7 @@ class AnswerHandler(JupyterHandler):
         return self._show(page.RECEIVED if reply and reply.get("taken") is True else page.UNAWAITED)
 
     def _show(self, shown: page.Page) -> None:
-        headers, body = shown.rendered()
+        headers, body = shown.render()
         self.set_status(shown.status)
         for name, value in headers.items():
             self.set_header(name, value)
@@ -55,16 +55,16 @@ class AnswerHandler(JupyterHandler):
         self._show(page.Page(status_code, shown.title, shown.text))
 
     def log_exception(self, typ: type[BaseException] | None, *_value: object) -> None:
-        """The type alone, as the message could contain the URL."""
+        """Log the type alone, as the message could contain the URL."""
         self.log.error("rolloutlab: an authorization response could not be delivered: %s", typ and typ.__name__)
 
     def _log(self) -> None:
-        """The path alone, as versions of the server differ in what they remove from a query."""
+        """Log the path alone, as versions of the server differ in what they remove from a query."""
         self.log.debug("%s %s %s", self.get_status(), self.request.method, self.request.path)
 
 
 class HereHandler(APIHandler):
-    """POST {base_url}rolloutlab/here `{ticket, origin, call, args}`: the kernel's reply, or 404.
+    """POST {base_url}rolloutlab/here `{ticket, origin, call, args}`: answers with the kernel's reply, or 404.
 
     Requires a login at the Jupyter server, its XSRF check, and an `origin` that equals the Origin header.
     """
@@ -79,14 +79,14 @@ class HereHandler(APIHandler):
         if not isinstance(body, dict) or not isinstance(ticket, str):
             raise HTTPError(400, "no ticket")
         message = {name: body.get(name) for name in ("call", "args")}
-        place = {"origin": self._origin(body.get("origin")), "base_url": self.base_url}
+        place = {"origin": self._check_origin(body.get("origin")), "base_url": self.base_url}
         reply = await send(ticket, {**message, **place}, self._places)
         if reply is None:
             raise HTTPError(404, "no kernel waits for this ticket")
         self.finish(json.dumps(reply))
 
-    def _origin(self, claimed: Any) -> str:
-        """The origin of the page, by the browser's header and by the page's own claim."""
+    def _check_origin(self, claimed: Any) -> str:
+        """Return the origin of the page, on which the browser's header and the page's own claim must agree."""
         origin = self.request.headers.get("Origin")
         allowed = bool(self.allow_origin or self.allow_origin_pat)  # then the server has checked it against those
         if not origin or origin != claimed or not (allowed or urlsplit(origin).netloc == self.request.host.lower()):

@@ -17,7 +17,7 @@ from rolloutlab.errors import InputError, RolloutlabError, SignInError
 
 
 class LoginState(Enum):
-    """LOOKING: the route and the URL are not known yet. ANSWERED: the code is not exchanged yet."""
+    """The state of a sign-in. LOOKING: the route and the URL are not known yet. ANSWERED: no code is exchanged yet."""
 
     LOOKING = "looking"
     WAITING = "waiting"
@@ -40,8 +40,16 @@ _NEXT = {
 class Login:
     """One sign-in at `server`. Made on the loop; its methods are thread-safe.
 
-    way: of the response, once known. note: the scopes or the error. ticket: the secret by which a page reaches it,
-    distinct from the state. Its repr contains no secret.
+    Its repr contains no secret.
+
+    Attributes:
+        ticket: The secret by which a page reaches this sign-in, distinct from the state.
+        way: The route of the response, once it is known.
+        note: The scopes, or the error.
+        standing: The state of the sign-in.
+        question: What the person is shown, once it is known.
+        redirect: The redirect URI that a page reports; None if its Jupyter server has no redirect route.
+        answer: The parameters of the authorization response.
     """
 
     def __init__(self, server: str, seconds: float) -> None:
@@ -66,7 +74,7 @@ class Login:
 
     @property
     def url(self) -> str | None:
-        """The URL to open while the sign-in waits; secret, as it contains the state."""
+        """The URL to open while the sign-in waits. It is secret, as it contains the state."""
         return self._pending.url if self._pending and self.standing is LoginState.WAITING else None
 
     @property
@@ -76,11 +84,11 @@ class Login:
 
     @property
     def minutes(self) -> int:
-        """Minutes left to answer, rounded up."""
+        """The minutes in which it can still be answered, rounded up."""
         return max(0, math.ceil((self._ends - time.monotonic()) / 60))
 
     def public_state(self) -> dict[str, Any]:
-        """The state without secrets, to be shown and saved."""
+        """Return the state without secrets, to be shown and saved."""
         question = asdict(self.question) if self.question else None
         way = self.way.value if self.way else None
         standing, note = self.standing.value, self.note
@@ -91,7 +99,7 @@ class Login:
         self._listeners.append(changed)
 
     def ask(self, request: AuthorizationRequest) -> None:
-        """Wait for the response to a request; SignInError when its URL is not http or https."""
+        """Wait for the response to a request, or raise SignInError if its URL is not http or https."""
         if not request.url.startswith(("https://", "http://")):
             raise SignInError(f"the sign-in page of {request.question.authority} has no http or https URL")
         self._pending = request
@@ -100,7 +108,7 @@ class Login:
         self.settle(LoginState.WAITING)
 
     def offer(self, query: str) -> bool:
-        """Accept the first response with the right state; whether this was it."""
+        """Accept the first response with the right state, and return whether this was it."""
         response = parameters(query)
         with self._lock:
             if (
@@ -116,7 +124,7 @@ class Login:
         return True
 
     def settle(self, standing: LoginState, note: str = "") -> bool:
-        """Change to this state if that is a valid transition; whether it was."""
+        """Change to this state if that is a valid transition, and return whether it was."""
         with self._lock:
             if standing not in _NEXT.get(self.standing, ()):
                 return False
@@ -125,7 +133,7 @@ class Login:
         return True
 
     def paste(self, text: str) -> dict[str, Any]:
-        """Accept the last URL of the browser; InputError when it is not of this sign-in."""
+        """Accept the last URL of the browser, or raise InputError if it is not of this sign-in."""
         if not isinstance(text, str) or "state" not in parameters(text):
             raise InputError("not the URL of an authorization response", hint="all of it, from http to the end")
         if not self.offer(text):
@@ -145,16 +153,16 @@ class Login:
         return {}
 
     def nowhere(self) -> dict[str, Any]:
-        """Set that the page's Jupyter server has no redirect route."""
+        """Take note that the page's Jupyter server has no redirect route."""
         self._loop.call_soon_threadsafe(_set, self.redirect, None)
         return {}
 
     def calls(self) -> Mapping[str, Callable[..., Any]]:
-        """Methods that a page may call."""
+        """Return the methods that a page may call."""
         return {"paste": self.paste, "cancel": self.cancel, "nowhere": self.nowhere}
 
     def handle(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """The reply to a message of a page through its Jupyter server: `{result}` or `{error: {message, hint}}`."""
+        """Reply to a message of a page through its Jupyter server: `{result}` or `{error: {message, hint}}`."""
         if message.get("call") == "here":
             return {"result": self.here(message.get("origin", ""), message.get("base_url", ""))}
         try:

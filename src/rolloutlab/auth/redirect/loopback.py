@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from rolloutlab.auth.redirect import page
 
 Take = Callable[[str], bool]
-"""Given a query: whether it is the expected response."""
+"""Takes the query of a request, and returns whether it is the expected response."""
 
 HOST = "127.0.0.1"
 FIXED = "/callback"
@@ -25,16 +25,16 @@ _TIMEOUT = 10.0  # seconds for a request to arrive
 
 @asynccontextmanager
 async def listening(take: Take, port: int | None = None) -> AsyncIterator[str]:
-    """Listen; the redirect URI. OSError: the port is in use.
+    """Listen, and yield the redirect URI. OSError if the port is in use.
 
-    port: of a registered redirect URI, 0 for any with the fixed path; None for any with a random path.
+    port: the port of a registered redirect URI; 0 is any port with the fixed path; None is any with a random path.
     """
     path = f"/{secrets.token_urlsafe(32)}" if port is None else FIXED
 
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _TIMEOUT)
-            writer.write(_encoded(_page_for(head.decode("latin-1"), f"{HOST}:{port}", path, take)))
+            writer.write(_encode(_choose_page(head.decode("latin-1"), f"{HOST}:{port}", path, take)))
             await writer.drain()
         writer.close()
 
@@ -46,8 +46,8 @@ async def listening(take: Take, port: int | None = None) -> AsyncIterator[str]:
         server.close()
 
 
-def _page_for(head: str, host: str, path: str, take: Take) -> page.Page:
-    """The page for a request; another Host header means DNS rebinding."""
+def _choose_page(head: str, host: str, path: str, take: Take) -> page.Page:
+    """Choose the page for a request. Another Host header than `host` means DNS rebinding."""
     first, *lines = head.split("\r\n")
     method, target, _version = first.split(" ")
     hosts = [value.strip() for name, _, value in (line.partition(":") for line in lines) if name.lower() == "host"]
@@ -61,9 +61,9 @@ def _page_for(head: str, host: str, path: str, take: Take) -> page.Page:
     return page.RECEIVED if take(url.query) else page.UNAWAITED
 
 
-def _encoded(shown: page.Page) -> bytes:
-    """The page as an HTTP response."""
-    headers, body = shown.rendered()
+def _encode(shown: page.Page) -> bytes:
+    """Write a page as an HTTP response."""
+    headers, body = shown.render()
     headers |= {"Content-Length": str(len(body)), "Connection": "close"}
     if shown is page.WRONG_METHOD:
         headers["Allow"] = "GET"

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Page:
-    """A page. status: of HTTP. forget: whether to remove the query from the browser's history."""
+    """A page. status: the HTTP status. forget: whether to remove the query from the browser's history."""
 
     status: int
     title: str
     text: str
     forget: bool = False
 
-    def rendered(self) -> tuple[dict[str, str], bytes]:
-        """Headers and body, with a new nonce."""
+    def render(self) -> tuple[dict[str, str], bytes]:
+        """Return headers and body, with a new nonce."""
         nonce = secrets.token_urlsafe(16)
         script = f'<script nonce="{nonce}">{_FORGET}</script>' if self.forget else ""
         body = _HTML.format(title=self.title, text=self.text, nonce=nonce, script=script).encode()

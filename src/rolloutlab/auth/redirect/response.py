@@ -9,7 +9,7 @@ _QUOTES = "<>\"'`"
 
 
 def parameters(text: str) -> dict[str, str]:
-    """The parameters of a URL or of its query; none where one is repeated (RFC 6749, 3.1) or not UTF-8.
+    """Parse the parameters of a URL or of its query; none if one is repeated (RFC 6749, 3.1) or not UTF-8.
 
     Whitespace is removed, as a terminal may have wrapped the URL.
     """
@@ -23,9 +23,9 @@ def parameters(text: str) -> dict[str, str]:
 
 
 def is_for(state: str, response: Mapping[str, str]) -> bool:
-    """Whether a response has this state; compared in constant time."""
+    """Whether a response has this state. They are compared in constant time."""
 
-    def encoded(text: str) -> bytes:
+    def encode(text: str) -> bytes:
         return text.encode("utf-8", "surrogatepass")  # a page may send lone surrogates
 
-    return hmac.compare_digest(encoded(response.get("state", "")), encoded(state))
+    return hmac.compare_digest(encode(response.get("state", "")), encode(state))

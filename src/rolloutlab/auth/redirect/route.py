@@ -11,7 +11,7 @@ _PATH = "rolloutlab/callback"
 
 
 class RedirectRoute(Enum):
-    """PAGE: under the URL of the notebook's Jupyter server. LOOPBACK: to a listener of this process.
+    """The way of the response. PAGE: under the URL of the notebook's Jupyter server. LOOPBACK: to a listener here.
 
     PASTE: by hand only. NONE: no person can be asked. A URL can be pasted in all but the last.
     """
@@ -24,10 +24,14 @@ class RedirectRoute(Enum):
 
 @dataclass(frozen=True)
 class FrontEndContext:
-    """The front end of this process. kernel: whether it is a kernel. console: whether its client is a console.
+    """The front end of this process.
 
-    asks: whether a person can be asked: the kernel's client allows stdin, or there is a terminal. names: variables that
-    the front end put into the notebook's namespace.
+    Attributes:
+        kernel: Whether this process is a kernel.
+        asks: Whether a person can be asked: the kernel's client allows stdin, or there is a terminal.
+        environment: The environment variables.
+        names: Variables that the front end put into the notebook's namespace.
+        console: Whether the kernel's client is a console.
     """
 
     kernel: bool
@@ -38,7 +42,7 @@ class FrontEndContext:
 
 
 def choose_route(context: FrontEndContext) -> RedirectRoute:
-    """The route for a front end."""
+    """Choose the route for a front end."""
     if not context.asks:
         return RedirectRoute.NONE
     if any(name.startswith("COLAB_") for name in context.environment):
@@ -50,7 +54,7 @@ def choose_route(context: FrontEndContext) -> RedirectRoute:
 
 
 def redirect_uri(origin: str, base_url: str) -> str | None:
-    """The redirect URI under a Jupyter server; None unless it is https or on this machine (OAuth 2.1, 2.3.1)."""
+    """Make the redirect URI under a Jupyter server; None unless it is https or on this machine (OAuth 2.1, 2.3.1)."""
     try:
         parts = urlsplit(origin)
         host, port = parts.hostname, parts.port

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from rolloutlab.auth.urls import checked_server
+from rolloutlab.auth.urls import check_server
 from rolloutlab.connection import Connector
 from rolloutlab.errors import InputError, NotFoundError, RefusedError
 from rolloutlab.sampling.mcp.tools import AddedTools, ContextTool, ContextTools, ToolAnswer
@@ -147,7 +147,7 @@ class McpRegistry:
 def _check_url(url: str, name: str) -> str:
     """Check the URL of a server as `checked_server` does, with hints for `%tools add`."""
     try:
-        return checked_server(url)
+        return check_server(url)
     except InputError as error:
         adding = (error.hint or "").replace("%login", "%tools add")
         raise InputError(error.message, hint=f"{adding} as {name}") from None
