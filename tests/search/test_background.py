@@ -128,16 +128,16 @@ def test_what_went_wrong_is_told_until_it_goes_well():
 
 def test_the_processor_time_of_other_threads_is_measured_without_ones_own():
     def own():
-        before = background._of_other_threads()
+        before = background._measure_other_threads()
         sum(range(2_000_000))
-        return background._of_other_threads() - before
+        return background._measure_other_threads() - before
 
     def neighbours():
-        before = background._of_other_threads()
+        before = background._measure_other_threads()
         other = threading.Thread(target=lambda: sum(range(5_000_000)))
         other.start()
         other.join()
-        return background._of_other_threads() - before
+        return background._measure_other_threads() - before
 
     assert own() < neighbours()
 

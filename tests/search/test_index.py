@@ -398,7 +398,7 @@ def test_a_model_that_takes_anothers_place_makes_no_vectors_in_its_name(put, ind
 def test_whoever_is_at_work_lets_another_process_have_its_turn(put, index, monkeypatch):
     busy = threading.Event()
     used = count()
-    monkeypatch.setattr(background, "_of_other_threads", lambda: next(used) if busy.is_set() else 0)
+    monkeypatch.setattr(background, "_measure_other_threads", lambda: next(used) if busy.is_set() else 0)
     put("cities", *[f"{city} {i}" for city in CITIES for i in range(50)])
     first, second = index(), index()
     monkeypatch.setattr(first.records, "upsert", _then(first.records.upsert, busy.set))

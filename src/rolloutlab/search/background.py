@@ -15,19 +15,19 @@ _SHARE = 0.2
 _LONGEST_END = 2.0
 """Closing waits at most this many seconds for the current step, because an embedding model may hang."""
 Work = Callable[[Callable[[], None]], None]
-"""A function that does the work. It calls its argument after every step, which returns once the process is idle."""
+"""A function that does the work. After every step it calls its argument, which returns once the process is idle."""
 
 
 class Background:
     """One task at a time, in a thread that yields to the rest of the process.
 
-    others: returns the seconds of processor time that other threads have used so far.
+    others: returns the seconds of processor time that the other threads of the process have used so far.
     """
 
     def __init__(self, name: str, work: Work, others: Callable[[], float] | None = None) -> None:
         self._name = name
         self._work = work
-        self._others = others or _of_other_threads
+        self._others = others or _measure_other_threads
         self._begin_idle()
         self.problem: str | None = None
         """The error of the last run; None if it finished."""
@@ -47,7 +47,7 @@ class Background:
             self._begin_idle()
 
     def begin(self) -> None:
-        """Start the work when the process is idle; if it runs already, run it once more afterwards."""
+        """Start the work when the process is idle. If it runs already, run it once more afterwards."""
         self._leave_parent()
         with self._guard:
             self._requested = True
@@ -57,7 +57,7 @@ class Background:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """A context in which no work begins; work under way stops after its current step."""
+        """Keep work from beginning in this context. Work under way stops after its current step."""
         self._hold()
         try:
             yield
@@ -78,6 +78,7 @@ class Background:
         self.join(_LONGEST_END)
 
     def _hold(self) -> None:
+        """Stop the work until as many callers release it as have called this. `close` never does."""
         self._leave_parent()
         with self._guard:
             self._stoppers += 1
@@ -95,7 +96,7 @@ class Background:
                 self.problem = f"{type(error).__name__}: {error}"
 
     def _take_request(self) -> bool:
-        """Take the request that came since the last run began; False if there is none, and then the thread ends."""
+        """Take the request that came since the last run began; False if there is none, and the thread is to end."""
         with self._guard:
             requested = self._requested and not self._stop.is_set()
             if requested:
@@ -105,13 +106,13 @@ class Background:
             return requested
 
     def _give_way(self, quiet: float) -> None:
-        """Return when the process has been idle long enough. quiet: seconds of idleness so far."""
-        begun, before = time.monotonic() - quiet, self._others()
+        """Wait until the process has been idle for `QUIET` seconds. quiet: for how many it has been idle already."""
+        idle_since, before = time.monotonic() - quiet, self._others()
         while not self._stop.wait(_BREATH):
             now, used = time.monotonic(), self._others()
             if used - before > _SHARE * _BREATH:
-                begun = now
-            elif now - begun >= QUIET:
+                idle_since = now
+            elif now - idle_since >= QUIET:
                 return
             before = used
         raise _Stopped
@@ -121,5 +122,5 @@ class _Stopped(Exception):  # noqa: N818 - control flow, not a failure
     """The work was stopped before it finished."""
 
 
-def _of_other_threads() -> float:
+def _measure_other_threads() -> float:
     return time.process_time() - time.thread_time()

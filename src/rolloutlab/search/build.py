@@ -11,7 +11,7 @@ from rolloutlab.search.rank import NEAREST, Knn
 
 _ALL = 1_000_000
 _GROUPED, _CANDIDATES = 10_000, 100
-"""A grouped search ranks at least the first number of records, and at least the second per row of the result."""
+"""A grouped search ranks at least `_GROUPED` records, and at least `_CANDIDATES` per row of the result."""
 
 
 class SearchOptions(TypedDict, total=False):
@@ -46,7 +46,18 @@ def build_search(
     offset: int | None = None,
     select: str | Sequence[str] | None = None,
 ) -> Search:
-    """Build one search, which always selects the score. known: names of the fields; None allows any name.
+    """Build one search, which always selects the score if it has a rank.
+
+    Args:
+        query: The text, or a whole search.
+        known: Names of the fields; None allows any name.
+        where: As in `SearchOptions`, as are all that follow.
+        rank: An order.
+        group_by: The fields of groups.
+        best: How many hits to keep of each group.
+        k: The number of hits.
+        offset: How many of the first hits to skip.
+        select: Fields to show.
 
     Raises:
         InputError: an argument is invalid, two conflict, or a field is unknown; with the nearest name.
@@ -59,9 +70,9 @@ def build_search(
     if query is not None and rank is not None:
         hint = f"rank=\"knn({query!r}) - 0.1 * field('reward')\""
         raise InputError("a search has either a text or a rank", hint=hint)
-    keys, selected = _names(group_by), _names(select)
-    limit = Limit(_integer("k", 10 if k is None else k, 0), _integer("offset", offset or 0, 0))
-    best_k = _integer("best", 1 if best is None else best, 1)
+    keys, selected = _read_names(group_by), _read_names(select)
+    limit = Limit(_check_integer("k", 10 if k is None else k, 0), _check_integer("offset", offset or 0, 0))
+    best_k = _check_integer("best", 1 if best is None else best, 1)
     if query is not None:
         if not isinstance(query, str) or not query.strip():
             raise InputError(f"{query!r} is not a text to search for", hint='lab.search("capital of France")')
@@ -83,22 +94,22 @@ def build_search(
 
 
 def _candidates(limit: Limit, best: int) -> int:
-    """How many of the nearest records to rank. best: how many of each group are kept; 0 without groups."""
+    """Choose how many of the nearest records to rank. best: how many of each group are kept; 0 without groups."""
     if not limit.limit:
         return _ALL
     rows = limit.limit + limit.offset
     return max(_GROUPED, _CANDIDATES * rows * best) if best else max(NEAREST, rows)
 
 
-def _names(names: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Field names, comma-separated or as a list."""
+def _read_names(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Read field names, comma-separated or as a list."""
     pieces = names.split(",") if isinstance(names, str) else names or ()
     if not isinstance(pieces, Sequence) or not all(isinstance(piece, str) for piece in pieces):
         raise InputError(f"{names!r} must be names of fields", hint="reward, step")
     return tuple(piece.strip() for piece in pieces if piece.strip())
 
 
-def _integer(name: str, value: Any, least: int) -> int:
+def _check_integer(name: str, value: Any, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise InputError(f"{name} must be an integer ≥ {least}, not {value!r}", hint=f"{name}={max(least, 10)}")
     return value

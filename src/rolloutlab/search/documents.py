@@ -41,15 +41,15 @@ reward, `row.COLUMN` for each column of a row, and `metric.NAME` for each metric
 All are metadata except `reasoning_text`, which is a part of the document and selected by its name."""
 PART, COLUMN, METRIC = "reward.", "row.", "metric."
 OF_REWARD = ("reward", "source", "reward_error", "advantage_sign")
-"""Fields that change with the reward. Those that begin with `PART` change, too."""
+"""Fields that change with the reward, as do those that begin with `PART`."""
 OF_DOCUMENT = (REASONING,)
-"""Fields that are computed from the document, and so again if a newer version writes documents in another format."""
+"""Fields that are computed from the document, and again if a newer version writes documents in another format."""
 _LONG = 2**63
-"""Integers from here on do not fit the 64 bits of the index."""
+"""The smallest integer that does not fit the 64 bits of the index."""
 
 
 def record_of(entry: Entry, job: str | None = None) -> Record:
-    """The record of a trajectory, without its reward (see `rewards_of`)."""
+    """Make the record of a trajectory, without its reward (see `rewards_of`)."""
     messages: list[Mapping[str, Any]] = [*entry.prompt, *(item.get("message", item) for item in entry.items)]
     document, reasoning = document_of(messages)
     metadata, metrics = (entry.extra.get(name) or {} for name in ("metadata", "metrics"))
@@ -76,9 +76,9 @@ def record_of(entry: Entry, job: str | None = None) -> Record:
 
 
 def rewards_of(members_G: Sequence[RewardChange]) -> dict[str, dict[str, Any]]:
-    """Reward metadata of the members of a group, by name. A member with neither a reward nor an error is absent.
+    """Make the reward metadata of the members of a group, by name.
 
-    An imported reward may have no source; the field is then absent.
+    A member with neither a reward nor an error is absent. So is the source of an imported reward that has none.
     """
     scored = [member for member in members_G if member.reward is not None]
     advantages_G = group_advantages([float(member.reward or 0.0) for member in scored])
@@ -94,17 +94,17 @@ def rewards_of(members_G: Sequence[RewardChange]) -> dict[str, dict[str, Any]]:
     }
 
 
-def in_text(where: Where) -> Where:
-    """The condition, in which `'carry' in reasoning` or `reasoning.regex('carr(y|ied)')` search `reasoning_text`."""
+def search_reasoning_text(where: Where) -> Where:
+    """Let conditions such as `'carry' in reasoning` or `reasoning.regex('carr(y|ied)')` search `reasoning_text`."""
     if isinstance(where, All | AnyOf):
-        return type(where)(tuple(map(in_text, where.parts)))
+        return type(where)(tuple(map(search_reasoning_text, where.parts)))
     if isinstance(where, Matches) or (isinstance(where, Contains) and isinstance(where.value, str)):
         return replace(where, field=REASONING_TEXT) if where.field == REASONING else where
     return where
 
 
 def document_of(messages: Iterable[Mapping[str, Any]]) -> tuple[str, tuple[Span, ...]]:
-    """A conversation as text, and the spans of reasoning in that text.
+    """Write a conversation as text, and find the spans of reasoning in that text.
 
     Each message is a paragraph that starts with its role. Reasoning stands before the answer, and each tool call has a
     line.
@@ -113,7 +113,7 @@ def document_of(messages: Iterable[Mapping[str, Any]]) -> tuple[str, tuple[Span,
     spans: list[Span] = []
     at = 0
     for message in messages:
-        role, (reasoning, text) = message.get("role", ""), _reasoned(message)
+        role, (reasoning, text) = message.get("role", ""), _split_reasoning(message)
         thought = f"{role} reasons: {reasoning}" if reasoning else ""
         if thought:
             spans.append((at + len(thought) - len(reasoning), at + len(thought)))
@@ -130,7 +130,7 @@ def _lines(message: Mapping[str, Any], text: str, reasons: bool) -> Iterator[str
         yield f"{role} calls {name}({arguments})"
 
 
-def _reasoned(message: Mapping[str, Any]) -> tuple[str, str]:
+def _split_reasoning(message: Mapping[str, Any]) -> tuple[str, str]:
     text = plain_text(message.get("content"))
     return reasoning_of(message, text) if message.get("role") == "assistant" else ("", text)
 

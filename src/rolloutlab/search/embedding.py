@@ -18,11 +18,11 @@ from rolloutlab.search.engine.records import EmbeddingModel
 
 Vectors = Sequence[Sequence[float]]
 Embed = Callable[[Sequence[str]], Any]
-"""Texts to one vector each: a list of lists, or an array of shape (texts, dimension)."""
+"""Makes a vector of each text: a list of lists, or an array of shape (texts, dimension)."""
 _OPENAI, _OPENAI_KEY_ENV = "api.openai.com", "OPENAI_API_KEY"
 """The default key is sent only to this host."""
 _TIMEOUT = 120.0
-"""Seconds to wait for the model while another thread uses it, and for its service."""
+"""Seconds to wait for a model that another thread uses, and for the answer of a service."""
 _PROBE = "rolloutlab"
 """A text whose vector distinguishes models of the same name and dimension."""
 
@@ -40,9 +40,9 @@ class Embedder:
 
     @property
     def model(self) -> EmbeddingModel:
-        """Identity of the model; embeds a probe text the first time.
+        """The identity of the model, for which a probe text is embedded the first time.
 
-        digest: of its vector for a fixed text, to two decimals.
+        Its digest is of the vector for a fixed text, to two decimals.
         """
         if self._model is None:
             (vector,) = self([_PROBE])
@@ -53,12 +53,11 @@ class Embedder:
         return self._model
 
     def __call__(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector per text.
+        """Return one vector per text. Errors of the model itself are raised as they are.
 
         Raises:
             InputError: the model did not return a finite vector per text, all of the same dimension.
             ServiceError: another thread has used the model for minutes.
-            Errors of the model itself are raised, too.
         """
         if not self._lock.acquire(timeout=_TIMEOUT):
             raise ServiceError(f"{self.name} has not answered for {_TIMEOUT:.0f} s", hint="%search --embed-with none")
@@ -122,7 +121,7 @@ def embedder(
 
 
 def _local(name: str) -> Embed:
-    """A sentence-transformers model in this process, loaded when the first text is embedded."""
+    """Return a sentence-transformers model in this process, which is loaded when the first text is embedded."""
 
     @cache
     def model() -> Any:
@@ -153,11 +152,11 @@ def _request_embeddings(http: HttpClient, url: str, model: str, token: str | Non
 
 _TEXTS = 64
 _MAX_CHARACTERS = 24_000
-"""Characters of a document that are embedded; models truncate further themselves."""
+"""The most characters of a document that are embedded. Models truncate further themselves."""
 
 
 class VectorUpdater:
-    """Computes missing vectors of records, in one process at a time; searches use those that exist.
+    """Computes missing vectors of records, in one process at a time. Searches use the vectors that exist.
 
     embedder: None for keyword search.
     """
@@ -167,8 +166,8 @@ class VectorUpdater:
         self._records = records
         self.lock = Lock(lock)
 
-    def mixed(self) -> str | None:
-        """A message if the stored vectors are of another embedding model; None if they are not."""
+    def find_mixed(self) -> str | None:
+        """Return a message if the stored vectors are of another embedding model; None if they are not."""
         known = self._records.model
         if self.embedder is None or known is None or known == self.embedder.model or not self._records.embedded():
             return None
@@ -176,17 +175,17 @@ class VectorUpdater:
         return f"mixed embedding spaces: the index has vectors of {stored}, the model here is {here}"
 
     def check(self) -> None:
-        """InputError if vectors of two models would be mixed."""
-        if mixed := self.mixed():
-            raise InputError(mixed, hint="%search --reindex makes all vectors anew")
+        """Raise InputError if vectors of two models would be mixed."""
+        if problem := self.find_mixed():
+            raise InputError(problem, hint="%search --reindex makes all vectors anew")
 
     def update(self, progress: Callable[[str, int, int], None], *, timeout: float = -1) -> None:
         """Embed every document without a vector. An interrupted update continues where it stopped.
 
-        timeout: seconds to wait for another process that updates the vectors; then filelock's Timeout is raised.
+        timeout: seconds to wait for another process that updates the vectors, before filelock's Timeout is raised.
         """
         embedder = self.embedder  # another thread may replace it
-        if embedder is None or self._records.embedded() == self._records.count or self.mixed():
+        if embedder is None or self._records.embedded() == self._records.count or self.find_mixed():
             return
         with self.lock.acquire(timeout=timeout):
             model = embedder.model

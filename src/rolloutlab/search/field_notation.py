@@ -35,10 +35,10 @@ class Field:
     __hash__ = None  # type: ignore[assignment]
 
     def is_in(self, values: Iterable[Scalar]) -> Where:
-        return check_where(Among(self._name, _several(self, values)))
+        return check_where(Among(self._name, _check_several(self, values)))
 
     def not_in(self, values: Iterable[Scalar]) -> Where:
-        return check_where(Among(self._name, _several(self, values), negated=True))
+        return check_where(Among(self._name, _check_several(self, values), negated=True))
 
     def contains(self, value: Scalar) -> Where:
         return check_where(Contains(self._name, value))
@@ -74,7 +74,7 @@ class _Fields:
 F = _Fields()
 
 
-def _several(field: Field, values: Any) -> tuple[Scalar, ...]:
+def _check_several(field: Field, values: Any) -> tuple[Scalar, ...]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise InputError(f"{values!r} is one value, not several", hint=f"{field!r} == {values!r}")
     return tuple(values)

@@ -15,7 +15,15 @@ from rolloutlab.errors import InputError, LabError
 from rolloutlab.fsutil import Lock
 from rolloutlab.objective.preflight import count
 from rolloutlab.search.background import Background
-from rolloutlab.search.documents import FIELDS, OF_DOCUMENT, OF_REWARD, PART, in_text, record_of, rewards_of
+from rolloutlab.search.documents import (
+    FIELDS,
+    OF_DOCUMENT,
+    OF_REWARD,
+    PART,
+    record_of,
+    rewards_of,
+    search_reasoning_text,
+)
 from rolloutlab.search.embedding import Embedder, VectorUpdater
 from rolloutlab.search.engine.execute import execute
 from rolloutlab.search.engine.explain import Breakdown, breakdown
@@ -24,7 +32,7 @@ from rolloutlab.search.engine.lab_sync import MirroredRecords
 from rolloutlab.search.engine.records import discard
 from rolloutlab.search.query import METADATA, SCORE, Search, resolved, texts_of
 from rolloutlab.search.rank import EMBEDDING, Knn, terms_of
-from rolloutlab.search.result import Answer, odd_conditions
+from rolloutlab.search.result import Answer, find_odd_conditions
 from rolloutlab.search.where import Among, Where, conditions_of
 from rolloutlab.store.changes import Changes, Cursor
 from rolloutlab.store.lab import Lab
@@ -48,9 +56,14 @@ _UNREADABLE = (LookupError, TypeError, ValueError, ArithmeticError, RecursionErr
 class IndexStatus:
     """State of the index.
 
-    trajectories: how many the lab has. indexed: how many of them are in the index. embedded: how many have a vector.
-    model: the embedding model of the vectors. megabytes: the size of the files. problem: why the index cannot be
-    updated. left_out: by name, why a trajectory could not be read.
+    Attributes:
+        trajectories: How many trajectories the lab has.
+        indexed: How many of them are in the index.
+        embedded: How many have a vector.
+        model: The embedding model of the vectors.
+        megabytes: The size of the files.
+        problem: Why the index cannot be updated.
+        left_out: Why a trajectory could not be read, by its name.
     """
 
     trajectories: int
@@ -70,7 +83,7 @@ class IndexStatus:
             f"it cannot go on: {self.problem}" if self.problem else state,
         ]
         if self.left_out:
-            lines.append(f"{_unread(len(self.left_out))}; {REBUILD} tries again:")
+            lines.append(f"{_unread_note(len(self.left_out))}; {REBUILD} tries again:")
             lines += [f"  {name}: {reason}" for name, reason in islice(self.left_out.items(), _LISTED)]
         if len(self.left_out) > _LISTED:
             lines.append(f"  and {len(self.left_out) - _LISTED:,} more")
@@ -96,7 +109,7 @@ class Index:
 
     @cached_property
     def records(self) -> MirroredRecords:
-        """The indexed records; LabError if the file is damaged."""
+        """The indexed records. LabError if the file is damaged."""
         return MirroredRecords(self._path, regex_timeout=self._regex_timeout)
 
     @cached_property
@@ -109,7 +122,7 @@ class Index:
         return self._embedder
 
     def use(self, embedder: Embedder | None) -> None:
-        """Use another embedding model from now on; vectors are computed in the background.
+        """Use another embedding model from now on. Vectors are computed in the background.
 
         Raises:
             InputError: the model gives no vectors. Errors of the model itself are raised, too.
@@ -122,10 +135,10 @@ class Index:
         self.keep_up()
 
     def refresh(self, progress: Progress = lambda *_: None) -> list[str]:
-        """Update the index from the lab; return notes for the user.
+        """Update the index from the lab, and return notes for the user.
 
         Raises:
-            LabError: the index is damaged; `rebuild` recreates it.
+            LabError: the index is damaged. `rebuild` makes it anew.
         """
         with self._background.stopped():
             try:
@@ -142,10 +155,10 @@ class Index:
 
         Raises:
             InputError: the index cannot execute the query, or the embedding model is not that of the stored vectors.
-            LabError: the index is damaged; `rebuild` makes it anew.
+            LabError: the index is damaged. `rebuild` makes it anew.
         """
         if search.where is not None:
-            search = replace(search, where=in_text(search.where))
+            search = replace(search, where=search_reasoning_text(search.where))
         with self._background.stopped():
             notes = self._query_notes(search, progress)
         shown = executed = resolved(search, self._embedder)
@@ -157,39 +170,39 @@ class Index:
             notes.append(f"{what} -> --all, or --where \"collection == '{next(iter(hidden))}'\"")
         results = execute(replace(executed, select=search.select.beside(SCORE, METADATA)), self.records)
         if not results.hits:
-            notes += odd_conditions(search, self.records.fields())
+            notes += find_odd_conditions(search, self.records.fields())
         if left_out := len(self.records.left_out()):
-            notes.append(f"{_unread(left_out)} -> %search --status")
+            notes.append(f"{_unread_note(left_out)} -> %search --status")
         return Answer(results, executed, search if self._embedder else shown, tuple(notes))
 
     def documents(self, names: Sequence[str]) -> dict[str, str]:
-        """The conversations of some records as text; missing ones are absent."""
+        """Return the conversations of some records as text. Missing ones are absent."""
         return self.records.documents(names)
 
     def breakdown(self, executed: Search, name: str) -> Breakdown:
-        """The parts of a record's score; InputError if there is no such record."""
+        """Return the parts of a record's score. InputError if there is no such record."""
         return breakdown(executed, self.records, name)
 
     def update(self, progress: Progress = lambda *_: None, *, timeout: float = -1) -> None:
         """Update the records from the lab, without vectors. An interrupted update continues where it stopped.
 
-        timeout: seconds to wait for another process that updates the index; then filelock's Timeout is raised.
+        timeout: seconds to wait for another process that updates the index, before filelock's Timeout is raised.
         """
         with self._lock.acquire(timeout=timeout):
-            mark = self._mark()
+            mark = self._read_mark()
             news = self._lab.feed.since(mark)
             if self.records.begun:  # interrupted: collections indexed meanwhile may be deleted by now
                 visible = {*mark.collections.values(), *news.mark.collections.values()}
                 news = replace(news, gone=[*news.gone, *(self.records.beginnings() - visible)])
             if news:
                 self.records.begin()
-                self._take(news, progress)
+                self._apply(news, progress)
             if news.mark != mark or news:
                 self.records.keep_mark(news.mark.to_json())
             self._renew(progress)
 
     def keep_up(self) -> None:
-        """Update the index in the background if the lab has changed; errors appear in the status."""
+        """Update the index in the background if the lab has changed. Errors appear in the status."""
         if self._lab.changes() != self._kept_up:
             self._background.begin()
 
@@ -222,7 +235,7 @@ class Index:
             self.__dict__.pop(name, None)
 
     def status(self) -> IndexStatus:
-        """The state of the index, without updating it."""
+        """Return the state of the index, without updating it."""
         known, size = self.records.model, 0
         for path in self._path.parent.glob(f"{self._path.name}*"):
             with suppress(FileNotFoundError):  # a process that closes the database removes its -wal and -shm
@@ -233,25 +246,25 @@ class Index:
             embedded=self.records.embedded(),
             model=f"{known.name} ({known.dimension})" if known else None,
             megabytes=size / 1e6,
-            problem=self._background.problem or self._mixed() or self._missing_records(),
+            problem=self._background.problem or self._find_mixed() or self._missing_records(),
             left_out=self.records.left_out(),
         )
 
     def fields(self) -> list[str]:
-        """Names of metadata fields."""
+        """List the names of metadata fields."""
         return list(dict.fromkeys([*FIELDS, *self.records.fields()]))
 
     def values(self, field: str) -> list[str]:
-        """Some string values of a field."""
+        """List some string values of a field."""
         return self.records.values(field)
 
     def close(self) -> None:
-        """Close the file; unfinished background work continues the next time."""
+        """Close the file. Unfinished background work continues the next time."""
         self._background.close()
         if "records" in self.__dict__:
             self.records.close()
 
-    def _mark(self) -> Cursor:
+    def _read_mark(self) -> Cursor:
         text = self.records.mark
         try:
             return Cursor.from_json(text) if text else Cursor()
@@ -262,13 +275,14 @@ class Index:
         with suppress(Timeout):  # another process does it
             while (now := self._lab.changes()) != self._kept_up:
                 with suppress(_IndexMovedError):
-                    self.update(self._aside(self._lock, give_way), timeout=0)
-                    self._vectors.update(self._aside(self._vectors.lock, give_way), timeout=0)
+                    self.update(self._make_pause(self._lock, give_way), timeout=0)
+                    self._vectors.update(self._make_pause(self._vectors.lock, give_way), timeout=0)
                     self._kept_up = now
 
-    def _aside(self, lock: Lock, give_way: Callable[[], None]) -> Progress:
-        """A progress callback that releases the lock while the process is busy. If the index or the lab changes in that
-        time, it raises `_IndexMovedError`.
+    def _make_pause(self, lock: Lock, give_way: Callable[[], None]) -> Progress:
+        """Make a progress callback that releases the lock while the process is busy.
+
+        If the index or the lab changes in that time, the callback raises `_IndexMovedError`.
         """
 
         def pause(*_: object) -> None:
@@ -281,7 +295,8 @@ class Index:
 
         return pause
 
-    def _take(self, news: Changes, progress: Progress) -> None:
+    def _apply(self, news: Changes, progress: Progress) -> None:
+        """Apply the changes of the lab: deletions and renames first, as new trajectories may have the old names."""
         for label in news.gone:
             self.records.forget(f"{label}/")
         for old, new in news.renamed.items():
@@ -295,7 +310,7 @@ class Index:
         groups.update(dict.fromkeys(group for _, group in arrived.values()))
         known = self.records.times(name for name, _ in arrived.values())
         times = self._lab.feed.times(id_ for id_, (name, _) in arrived.items() if name in known)
-        # a session that has gone on is stored anew under its name
+        # a session that went on is stored anew under its name
         outdated = {id_ for id_, time in times.items() if _differ(time, known[arrived[id_][0]])}
         unindexed = [id_ for id_, (name, _) in arrived.items() if name not in known or id_ in outdated]
 
@@ -305,9 +320,9 @@ class Index:
             self.records.upsert(record_of(e, jobs.get(f"{e.collection}:{e.generation}")) for e in entries)
 
         for ids in self._batches(unindexed, "indexing", progress):
-            self._readable(ids, put, lambda id_: [arrived[id_][0]])
+            self._index_readable(ids, put, lambda id_: [arrived[id_][0]])
         for some in self._batches(list(groups), "indexing rewards of", progress):
-            self._readable(some, self._score, self._lab.feed.members)
+            self._index_readable(some, self._index_rewards, self._lab.feed.members)
         for label in news.trained:
             self._amend({name: {"job": jobs[label]} for name in self.records.ids(f"{label}/")}, "job")
 
@@ -322,20 +337,20 @@ class Index:
             self.records.renew([record_of(entry) for entry in self._lab.feed.entries(some)], OF_DOCUMENT)
 
         for some in self._batches([ids[name] for name in outdated if name in ids], "renewing the index of", progress):
-            self._readable(some, put, lambda id_: [names[id_]])
+            self._index_readable(some, put, lambda id_: [names[id_]])
         self.records.keep_rest()
 
-    def _score(self, groups: Sequence[int]) -> None:
+    def _index_rewards(self, groups: Sequence[int]) -> None:
         members = self._lab.feed.scored(groups).values()
         rewards: dict[str, dict[str, Any]] = {member.name: {} for each in members for member in each}
         for each in members:
             rewards |= rewards_of(each)
         self.records.amend(rewards, lambda field: field in OF_REWARD or field.startswith(PART))
 
-    def _readable(
+    def _index_readable(
         self, ids: Sequence[int], take: Callable[[Sequence[int]], None], names: Callable[[int], Sequence[str]]
     ) -> None:
-        """Index a batch, or its members one by one if that fails; unreadable ones are left out with the reason.
+        """Index a batch, or its members one by one if that fails. Unreadable ones are left out, with the reason.
 
         An error of `take` is raised if it is not one of `_UNREADABLE`. It is also raised if every member of a batch
         fails, because that is a bug and not bad data.
@@ -365,7 +380,7 @@ class Index:
         self.records.amend(changes, lambda field: field in fields)
 
     def _query_notes(self, search: Search, progress: Progress) -> list[str]:
-        """Notes on how text queries are compared. Raises InputError for a vector query if there are no vectors."""
+        """Return notes on how text queries are compared. InputError for a vector query if there are no vectors."""
         knns = [term for term in terms_of(search.rank) if isinstance(term, Knn) and term.key == EMBEDDING]
         vectors = any(not isinstance(knn.query, str) for knn in knns)
         if vectors and self._embedder is None and not self.records.embedded():
@@ -374,7 +389,7 @@ class Index:
         return self._text_notes(progress) if texts_of(search.rank, EMBEDDING) or (knns and self._embedder) else []
 
     def _text_notes(self, progress: Progress) -> list[str]:
-        """Notes on how texts are compared and on missing vectors."""
+        """Embed what has no vector yet, and return notes on how texts are compared and on missing vectors."""
         if self._embedder is None:
             return ["texts are compared by their words: there is no embedding model -> %search --embed-with MODEL"]
         self._vectors.check()
@@ -388,16 +403,16 @@ class Index:
             self._background.problem = None
         return notes
 
-    def _mixed(self) -> str | None:
+    def _find_mixed(self) -> str | None:
         try:
-            return self._vectors.mixed()
+            return self._vectors.find_mixed()
         except Exception as error:  # noqa: BLE001 - any error of the model is the problem
             return f"{type(error).__name__}: {error}"
 
     def _missing_records(self) -> str | None:
-        """The problem if records are missing although the lab has no changes."""
+        """Return the problem if records are missing, or too many, although the lab has no changes."""
         missing = self._lab.feed.count() - self.records.count - len(self.records.left_out())
-        if not missing or self._lab.feed.since(self._mark()):
+        if not missing or self._lab.feed.since(self._read_mark()):
             return None
         return f"the index has {count(abs(missing), 'record')} too {'few' if missing > 0 else 'many'} -> {REBUILD}"
 
@@ -419,7 +434,7 @@ def _names_hidden(where: Where | None) -> bool:
     return any(isinstance(value, str) and is_hidden(value) for value in values)
 
 
-def _unread(number: int) -> str:
+def _unread_note(number: int) -> str:
     return f"{count(number, 'trajectory')} unreadable and left out of every search"
 
 

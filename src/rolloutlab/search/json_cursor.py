@@ -12,12 +12,12 @@ from typing import Any
 from rolloutlab.errors import InputError
 
 DEEPEST = 100
-"""Largest nesting depth of conditions or ranks."""
+"""The largest nesting depth of conditions or ranks."""
 LONGEST = 2**63 - 1
 """The largest integer: 64 bits."""
 LARGEST = sys.float_info.max
 SINGLE = 3.4028234663852886e38
-"""The largest float32: ranks are computed in float32."""
+"""The largest float32, as ranks are computed in float32."""
 
 _MANY = {"reward": "PART", "row": "COLUMN"}
 """The placeholder in `row.COLUMN` and `reward.PART`, for kinds of fields of which a lab has many."""
@@ -36,14 +36,14 @@ class JsonCursor:
         object.__setattr__(self, "value", plain(self.value))
 
     def error(self, why: str, fix: Any = None, *, hint: str | None = None) -> InputError:
-        """The error for this value. fix: a valid value for this position."""
+        """Make the error for this value. fix: a valid value for this position."""
         return InputError(
-            f"{self.path or 'the search'} is {shown(self.value)}: {why}",
-            hint=hint or (shown(fix, 400) if fix is not None else None),
+            f"{self.path or 'the search'} is {show(self.value)}: {why}",
+            hint=hint or (show(fix, 400) if fix is not None else None),
         )
 
     def descend(self) -> "JsonCursor":
-        """This cursor, one level deeper."""
+        """Return this cursor, one level deeper."""
         if self.depth == DEEPEST:
             raise too_deep()
         return replace(self, depth=self.depth + 1)
@@ -53,7 +53,7 @@ class JsonCursor:
         return replace(self, value=self.value[name], path=(self.path + step).removeprefix("."))
 
     def items(self, fix: Any, least: int = 1) -> list["JsonCursor"]:
-        """The items of a list with at least so many values."""
+        """Return the items of a list, which must have at least so many."""
         if not isinstance(self.value, list | tuple):
             raise self.error("must be a list", fix)
         if len(self.value) < least:
@@ -69,7 +69,7 @@ class JsonCursor:
         return self.value
 
     def object(self, required: Collection[str], optional: Collection[str], fix: Any) -> dict[str, "JsonCursor"]:
-        """The members of an object with these keys only; an optional key that is null counts as absent."""
+        """Return the members of an object with these keys only. An optional key that is null counts as absent."""
         keys = self.mapping(fix)
         choices = (*required, *optional)
         for name in keys:
@@ -81,7 +81,7 @@ class JsonCursor:
         return {name: self.key(name) for name in keys if name in required or keys[name] is not None}
 
     def only_key(self, operators: Collection[str], fix: Any) -> tuple[str, "JsonCursor"]:
-        """The one operator of an object, and its operand."""
+        """Return the one operator of an object, and its operand."""
         operator_map = self.mapping(fix)
         for name in operator_map:
             if name not in operators:
@@ -92,7 +92,7 @@ class JsonCursor:
         return name, self.key(name)
 
     def unknown(self, name: str, choices: Collection[str], what: str, *, hint: str | None = None) -> InputError:
-        """The error for a key that is not one of the choices."""
+        """Make the error for a key that is not one of the choices."""
         hint = hint or nearest(name, choices) or ", ".join(choices)
         return self.key(name).error(f"{name!r} is an unknown {what}", hint=hint)
 
@@ -104,7 +104,7 @@ class JsonCursor:
         return self.value
 
     def integer(self, fix: Any, least: int = 0, largest: int = LONGEST) -> int:
-        """An integer; 16.0 counts, as in JSON Schema, and true does not."""
+        """Return an integer. 16.0 counts, as in JSON Schema, and true does not."""
         value = self.value
         whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
         if isinstance(value, bool) or not whole or not least <= value <= largest:
@@ -125,7 +125,7 @@ class JsonCursor:
         return self.value
 
     def field(self, fix: str, besides: Collection[str] = ()) -> str:
-        """The name of a metadata field, or one of the `#` names allowed here."""
+        """Return the name of a metadata field, or one of the `#` names that are allowed here."""
         if not isinstance(self.value, str) or not self.value:
             raise self.error("must be the name of a field", fix)
         if problem := name_problem(self.value, besides, self.known):
@@ -134,7 +134,7 @@ class JsonCursor:
 
 
 def name_problem(name: str, besides: Collection[str], known: Collection[str] | None) -> tuple[str, str] | None:
-    """Why a name is not a metadata field, and what to type. besides: other names that are allowed."""
+    """Say why a name is not a metadata field, and what to type; None if it is. besides: other allowed names."""
     if name in besides:
         return None
     if not name or name[0] in "$#":
@@ -151,7 +151,7 @@ def name_problem(name: str, besides: Collection[str], known: Collection[str] | N
 
 
 def _by_kind(fields: Iterable[str]) -> list[str]:
-    """The names of fields, with one placeholder such as `row.COLUMN` for all fields of a kind."""
+    """List the names of fields, with one placeholder such as `row.COLUMN` for all fields of a kind."""
     named = (field.partition(".") for field in sorted(fields))
     return list(dict.fromkeys(f"{kind}.{_MANY.get(kind, 'NAME')}" if dot else kind for kind, dot, _ in named))
 
@@ -173,21 +173,21 @@ def encodable(text: str) -> bool:
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """The closest of some names."""
+    """Find the closest of some names, if any is close."""
     folded = {choice.lstrip("$#").lower(): choice for choice in choices}
     near = get_close_matches(name.lstrip("$#").lower(), folded, 1)
     return folded[near[0]] if near else None
 
 
 def plain(value: Any) -> Any:
-    """NumPy numbers and arrays, and members of string enumerations, as plain Python values."""
+    """Convert NumPy numbers and arrays, and members of string enumerations, to plain Python values."""
     if type(value).__module__ == "numpy":
         return value.tolist()
     return str(value) if isinstance(value, str) and type(value) is not str else value
 
 
-def shown(value: Any, longest: int = 80) -> str:
-    """A value as JSON on one line, shortened."""
+def show(value: Any, longest: int = 80) -> str:
+    """Write a value as JSON on one line, shortened."""
     try:
         text = json.dumps(value, ensure_ascii=False)
         text = text if encodable(text) else json.dumps(value)

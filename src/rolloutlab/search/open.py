@@ -35,8 +35,11 @@ DEFAULT = "chroma"
 class SearchPlaces:
     """The index of the lab, opened lazily, and the collection elsewhere that replaces it.
 
-    lab, settings, http: return the current ones, which change with the service. key_variables: a set to which the
-    names of environment variables are added whose keys are used here.
+    Args:
+        lab: Returns the current lab, which changes with the service.
+        settings: Returns the current settings.
+        http: Returns the current client.
+        key_variables: A set to which the names of environment variables are added whose keys are used here.
     """
 
     def __init__(
@@ -66,12 +69,12 @@ class SearchPlaces:
         return self._open(served) if served else None
 
     def switch(self, url: str, key_env: str | None, *, insecure_http: bool) -> Served | None:
-        """Search another collection from now on, once it has responded; the result is None for `lab`, the lab itself.
+        """Search another collection from now on, once it has responded. The result is None for `lab`, the lab itself.
 
-        key_env, insecure_http: as of `Session.connect`. Raises as `connect_search`.
+        key_env, insecure_http: as for `Session.connect`. The errors are those of the plug-in's `open_place`.
         """
         if insecure_http:
-            self._http().unencrypted.allow(_plugin_of(url)[1])
+            self._http().unencrypted.allow(_split_plugin(url)[1])
         served = None if url == "lab" else Served(url, key_env)
         self.elsewhere = self._open(served) if served else None
         return served
@@ -95,10 +98,13 @@ class SearchPlaces:
         everything: bool = False,
         **pieces: Unpack[SearchOptions],
     ) -> "tuple[SearchPlace, Answer, list[str]]":
-        """Search; return the place that was searched, its answer, and notes on both.
+        """Search, and return the place that was searched, its answer, and notes on both. Raises as `Session.search`.
 
-        progress: gets the steps of an update before the search. query, pieces: as for `build_search`. everything: as of
-        `Index.search`. Raises as `Session.search`.
+        Args:
+            progress: Called with the steps of an update before the search.
+            query: As for `build_search`.
+            everything: As for `Index.search`.
+            pieces: As for `build_search`.
         """
         place = self.elsewhere or self.index
         notes = place.refresh(progress)
@@ -110,7 +116,7 @@ class SearchPlaces:
         return place, answer, [*notes, *answer.notes]
 
     def close(self) -> None:
-        """Close the index; a later search opens it again."""
+        """Close the index. A later search opens it again."""
         if "index" in self.__dict__:
             self.__dict__.pop("index").close()
 
@@ -123,7 +129,7 @@ class SearchPlaces:
         return made
 
     def _open(self, served: Served) -> "SearchPlace":
-        name, url = _plugin_of(served.url)
+        name, url = _split_plugin(served.url)
         key = os.environ.get(served.key_env) if served.key_env else None
         if served.key_env:
             self._key_variables.add(served.key_env)
@@ -131,8 +137,8 @@ class SearchPlaces:
         return plugin.open_place(self._http(), url, key, self.index.embedder)
 
 
-def _plugin_of(url: str) -> tuple[str, str]:
-    """The plug-in of `NAME:URL`, and the URL; one without a name is of `DEFAULT`."""
+def _split_plugin(url: str) -> tuple[str, str]:
+    """Split `NAME:URL` into the plug-in and the URL. A URL without a name is of `DEFAULT`."""
     name, _, rest = url.partition(":")
     return (name, rest) if name in names(SEARCH) else (DEFAULT, url)
 
@@ -202,7 +208,7 @@ class LabIndex:
 
 
 def open_index(lab: Lab, path: Path, model: "Embedder | None") -> "Index":
-    """The index in a file beside the lab; for a read-only lab, in a temporary folder removed with the object."""
+    """Open the index in a file beside the lab; for a read-only lab, in a temporary folder that goes with the object."""
     from rolloutlab.search.index import Index
 
     if not lab.read_only:

@@ -16,27 +16,27 @@ class SearchPlace(Protocol):
     """A set of records to search, in the lab or elsewhere."""
 
     def use(self, embedder: Embedder | None) -> None:
-        """Embed texts with this model from now on; None: there is no model."""
+        """Embed texts with this model from now on; None is no model."""
 
     def refresh(self, progress: Progress) -> list[str]:
-        """Bring the records up to date before a search; return notes for the user."""
+        """Bring the records up to date before a search, and return notes for the user."""
 
     def fields(self) -> list[str] | None:
-        """The names of the metadata fields; None if they are unknown, and then any name is allowed."""
+        """List the names of the metadata fields; None if they are unknown, and then any name is allowed."""
 
     def search(self, search: Search, progress: Progress) -> Answer:
         """Execute a search.
 
         Raises:
-            InputError: the place cannot execute a part of the search; the message names the part.
+            InputError: the place cannot execute a part of the search, which the message names.
             ServiceError: the place does not answer.
         """
 
     def documents(self, names: Sequence[str]) -> Mapping[str, str]:
-        """The documents of these records by id; a record without a document is left out."""
+        """Return the documents of these records by id. A record without a document is left out."""
 
     def breakdown(self, executed: Search, name: str) -> Breakdown:
-        """The parts of a record's score. Raises InputError: the place does not report them."""
+        """Return the parts of a record's score, or raise InputError if the place does not report them."""
 
 
 class SearchPlugin(Protocol):
@@ -50,7 +50,7 @@ class SearchPlugin(Protocol):
                 server.
             url: The part of `NAME:URL` after the first colon.
             key: The key of the service, from the environment variable of `--key-env`; None without one.
-            embedder: Makes the vectors of texts; it must use the same model as the vectors of the collection.
+            embedder: Makes the vectors of texts. It must use the model that made the vectors of the collection.
 
         Raises:
             InputError: it is not the URL of a collection.

@@ -13,7 +13,7 @@ SHOWN = ("#id", "#document", "#embedding", METADATA, SCORE)
 
 @dataclass(frozen=True)
 class MinK:
-    """Keep the k records of a group with the smallest values of the keys; the first key matters most.
+    """Keep the k records of a group with the smallest values of the keys. The first key matters most.
 
     keys: fields, or `#score`.
     """
@@ -27,12 +27,12 @@ class MinK:
 
 @dataclass(frozen=True)
 class MaxK(MinK):
-    """As `MinK`, with the largest."""
+    """Keep the k records of a group with the largest values of the keys; otherwise as `MinK`."""
 
 
 @dataclass(frozen=True)
 class GroupBy:
-    """Group records by fields; the aggregate keeps the best of each group."""
+    """Group records by fields. The aggregate keeps the best of each group."""
 
     keys: tuple[str, ...]
     aggregate: MinK | MaxK
@@ -59,13 +59,13 @@ class Select:
         object.__setattr__(self, "keys", tuple(dict.fromkeys(_names(self.keys))))
 
     def beside(self, *keys: str) -> "Select":
-        """This selection with more keys in front."""
+        """Return this selection with more keys in front."""
         return Select((*keys, *self.keys))
 
 
 @dataclass(frozen=True)
 class Search:
-    """A search; each part is optional."""
+    """A search. Each part is optional."""
 
     where: Where | None = None
     rank: Rank | None = None
@@ -79,7 +79,7 @@ def _names(keys: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def fields_of(search: Search) -> list[str]:
-    """Metadata fields that the conditions, the rank and the groups use, each once; no texts."""
+    """List the metadata fields that the conditions, the rank and the groups use, each once, without texts."""
     filtered = [each.field for each in conditions_of(search.where) if isinstance(each, Compare | Among | Contains)]
     ranked = [term.key for term in terms_of(search.rank) if isinstance(term, FieldTerm)]
     groups = search.group_by
@@ -94,13 +94,13 @@ Vectors = Callable[[Sequence[str]], Sequence[Sequence[float]]]
 
 
 def texts_of(rank: Rank | None, key: str | None = None) -> list[str]:
-    """The text queries of a rank, each once; of one key or of all."""
+    """List the text queries of a rank, each once, of one key or of all."""
     knns = [term for term in terms_of(rank) if isinstance(term, Knn)]
     return list(dict.fromkeys(knn.query for knn in knns if isinstance(knn.query, str) and key in (None, knn.key)))
 
 
 def search_texts(search: Search) -> list[str]:
-    """The texts to highlight in results: queries of the rank and `$contains` of documents and reasoning."""
+    """List the texts to highlight in results: queries of the rank, and `$contains` of documents and reasoning."""
     contains = [each for each in conditions_of(search.where) if isinstance(each, Contains) and not each.negated]
     contained = [each.value for each in contains if each.field in TEXTS and isinstance(each.value, str)]
     return list(dict.fromkeys([*texts_of(search.rank), *contained]))
@@ -109,7 +109,7 @@ def search_texts(search: Search) -> list[str]:
 def resolved(search: Search, vectors: Vectors | None) -> Search:
     """Replace text queries on `#embedding` by vectors, or by keyword search without a model.
 
-    vectors: a vector for each text; None where there is no model.
+    vectors: makes a vector of each text; None if there is no model.
     """
     if not (texts := texts_of(search.rank, EMBEDDING)):
         return search
@@ -121,18 +121,18 @@ def resolved(search: Search, vectors: Vectors | None) -> Search:
         return replace(knn, query=tuple(known[knn.query])) if known else replace(knn, key=WORDS)
 
     assert search.rank is not None, "it has texts"
-    return replace(search, rank=_replaced(search.rank, put))
+    return replace(search, rank=_replace_knns(search.rank, put))
 
 
-def _replaced(rank: Rank, put: Callable[[Knn], Knn]) -> Rank:
+def _replace_knns(rank: Rank, put: Callable[[Knn], Knn]) -> Rank:
     match rank:
         case Knn():
             return put(rank)
         case Combined(operator, parts):
-            return Combined(operator, tuple(_replaced(part, put) for part in parts))
+            return Combined(operator, tuple(_replace_knns(part, put) for part in parts))
         case Difference(left, right) | Ratio(left, right):
-            return type(rank)(_replaced(left, put), _replaced(right, put))
+            return type(rank)(_replace_knns(left, put), _replace_knns(right, put))
         case Applied(operator, part):
-            return Applied(operator, _replaced(part, put))
+            return Applied(operator, _replace_knns(part, put))
         case _:
             return rank

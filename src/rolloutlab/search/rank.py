@@ -32,16 +32,16 @@ class Rank:
     """A score per record. `+ - * /`, `abs`, `.exp()`, `.log()`, `.max(other)` and `.min(other)` give new ranks."""
 
     def __add__(self, other: "Rank | float") -> "Rank":
-        return _combined("$sum", self, other)
+        return _combine("$sum", self, other)
 
     def __radd__(self, other: "Rank | float") -> "Rank":
-        return _combined("$sum", other, self)
+        return _combine("$sum", other, self)
 
     def __mul__(self, other: "Rank | float") -> "Rank":
-        return _combined("$mul", self, other)
+        return _combine("$mul", self, other)
 
     def __rmul__(self, other: "Rank | float") -> "Rank":
-        return _combined("$mul", other, self)
+        return _combine("$mul", other, self)
 
     def __sub__(self, other: "Rank | float") -> "Rank":
         return Difference(self, as_rank(other))
@@ -56,7 +56,7 @@ class Rank:
         return Ratio(as_rank(other), self)
 
     def __neg__(self) -> "Rank":
-        return _combined("$mul", -1, self)
+        return _combine("$mul", -1, self)
 
     def __abs__(self) -> "Rank":
         return Applied("$abs", self)
@@ -70,10 +70,10 @@ class Rank:
         return Applied("$log", self)
 
     def max(self, other: "Rank | float") -> "Rank":
-        return _combined("$max", self, other)
+        return _combine("$max", self, other)
 
     def min(self, other: "Rank | float") -> "Rank":
-        return _combined("$min", self, other)
+        return _combine("$min", self, other)
 
     def __bool__(self) -> NoReturn:
         hint = "a.max(b) and a.min(b) instead of and, or, max(a, b) and min(a, b)"
@@ -110,7 +110,7 @@ class Knn(Rank):
 
     def __post_init__(self) -> None:
         if not isinstance(self.query, str | SparseVector):
-            object.__setattr__(self, "query", _numbers(self.query))
+            object.__setattr__(self, "query", _read_numbers(self.query))
 
     def __repr__(self) -> str:
         query = list(self.query) if isinstance(self.query, tuple) else self.query
@@ -202,12 +202,12 @@ def Rrf(  # noqa: N802 - it stands beside Knn and Val
         hint = 'Rrf([Knn("text", return_rank=True), Knn("text", key="bm25", return_rank=True)], weights=[2, 1])'
         raise InputError(f"{len(ranks)} ranks with the weights {shares} and k={k} cannot be fused", hint=hint)
     total = sum(shares) if normalize else 1.0
-    terms = tuple(Ratio(Val(s / total), _combined("$sum", k, rank)) for s, rank in zip(shares, ranks, strict=True))
+    terms = tuple(Ratio(Val(s / total), _combine("$sum", k, rank)) for s, rank in zip(shares, ranks, strict=True))
     return Combined("$mul", (Val(-1), Combined("$sum", terms) if len(terms) > 1 else terms[0]))
 
 
 def parts_of(rank: Rank) -> tuple[Rank, ...]:
-    """The operands of an expression."""
+    """Return the operands of an expression."""
     match rank:
         case Combined(parts=parts):
             return parts
@@ -220,7 +220,7 @@ def parts_of(rank: Rank) -> tuple[Rank, ...]:
 
 
 def terms_of(rank: Rank | None) -> Iterator[Rank]:
-    """An expression and all its subexpressions in pre-order; none for None."""
+    """Yield an expression and all its subexpressions in pre-order; none for None."""
     if rank is not None:  # a rank has no truth value
         yield rank
         for part in parts_of(rank):
@@ -228,7 +228,7 @@ def terms_of(rank: Rank | None) -> Iterator[Rank]:
 
 
 def as_rank(value: Any) -> Rank:
-    """A rank, or a number as a constant rank; InputError for anything else."""
+    """Return a rank, or a number as a constant rank; InputError for anything else."""
     if isinstance(value, Rank):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -236,11 +236,11 @@ def as_rank(value: Any) -> Rank:
     return Val(value)
 
 
-def _combined(operator: str, *operands: Rank | float) -> Rank:
+def _combine(operator: str, *operands: Rank | float) -> Rank:
     return Combined(operator, tuple(map(as_rank, operands)))
 
 
-def _numbers(values: Any) -> tuple[float, ...]:
+def _read_numbers(values: Any) -> tuple[float, ...]:
     with suppress(TypeError, ValueError, OverflowError):
         if not isinstance(values, Mapping):
             return tuple(map(float, values))

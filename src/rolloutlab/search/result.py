@@ -15,8 +15,11 @@ _TYPE_NAMES = {"bool": "true or false", "number": "a number", "str": "a text", "
 class Answer:
     """The outcome of a search, with notes.
 
-    executed: the search as it was executed, with vectors or a search for words in place of texts. search: the search as
-    it was given.
+    Attributes:
+        outcome: The outcome.
+        executed: The search as it was executed, with vectors or a search for words in place of texts.
+        search: The search as it was given.
+        notes: Lines about how it was executed.
     """
 
     outcome: SearchOutcome
@@ -25,8 +28,8 @@ class Answer:
     notes: tuple[str, ...]
 
 
-def odd_conditions(search: Search, fields: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Conditions that match nothing because no record has a value of that type in the field.
+def find_odd_conditions(search: Search, fields: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Find conditions that match nothing because no record has a value of that type in the field.
 
     fields: the types of each field, from `Records.fields`.
     """
@@ -39,11 +42,11 @@ def odd_conditions(search: Search, fields: Mapping[str, Sequence[str]]) -> Itera
         kind = _KINDS[type(each.values[0] if isinstance(each, Among) else each.value)]
         if isinstance(each, Contains):
             if "list" not in kinds:
-                yield f"{each!r}: {each.field} is {_listed(kinds)} and no list -> == compares it as a whole"
+                yield f"{each!r}: {each.field} is {_list_kinds(kinds)} and no list -> == compares it as a whole"
         elif kind not in kinds and getattr(each, "operator", "") != "$ne":
             inside = f" -> {each.value!r} in {each.field}" if "list" in kinds and isinstance(each, Compare) else ""
-            yield f"{each!r}: {each.field} is {_listed(kinds)} in every record, never {_TYPE_NAMES[kind]}{inside}"
+            yield f"{each!r}: {each.field} is {_list_kinds(kinds)} in every record, never {_TYPE_NAMES[kind]}{inside}"
 
 
-def _listed(kinds: set[str]) -> str:
+def _list_kinds(kinds: set[str]) -> str:
     return " or ".join(sorted(_TYPE_NAMES.get(kind, kind) for kind in kinds))

@@ -32,12 +32,12 @@ MATCHED = (*TEXTS, REASONING)
 
 
 def check_where(where: Where, depth: int = 0) -> Where:
-    """A condition, normalized and valid in a search dictionary. Raises InputError: it is not valid."""
+    """Normalize a condition, or raise InputError unless it is valid in a search dictionary."""
     if depth >= DEEPEST:
         raise too_deep()
     if isinstance(where, All | AnyOf):
         return type(where)(tuple(check_where(part, depth + 1) for part in where.parts))
-    leaf = normalized(where)
+    leaf = normalize(where)
     if problem := name_problem(leaf.field, (ID, DOCUMENT), None):
         raise InputError(f"{leaf!r}: {problem[0]}", hint=problem[1])
     if wrong := violation(leaf):
@@ -45,25 +45,25 @@ def check_where(where: Where, depth: int = 0) -> Where:
     return leaf
 
 
-def normalized(where: Where) -> Compare | Among | Contains | Matches:
-    """A condition with plain Python values. Integers beyond 64 bits become floats: no such integer is stored."""
+def normalize(where: Where) -> Compare | Among | Contains | Matches:
+    """Convert the values of a condition to plain ones. Integers beyond 64 bits become floats: none is stored."""
     match where:
         case Compare(_, _, value) | Contains(_, value):
-            return replace(where, value=normalized_value(value))
+            return replace(where, value=normalize_value(value))
         case Among(_, values):
-            return replace(where, values=tuple(map(normalized_value, values)))
+            return replace(where, values=tuple(map(normalize_value, values)))
         case Matches(pattern):
             return replace(where, pattern=plain(pattern))
     raise InputError(f"{where!r} is not a condition", hint='F.reward > 0.5, or {"reward": {"$gt": 0.5}}')
 
 
 def violation(where: Where) -> Violation | None:
-    """The first rule that a condition on one field violates."""
+    """Find the first rule that a condition on one field violates."""
     return next(filter(None, (rule(where) for rule in _RULES)), None)
 
 
 def value_problem(value: Any) -> str | None:
-    """Why a value cannot be compared with a field; None if it can."""
+    """Say why a value cannot be compared with a field; None if it can."""
     if value is None:
         return "null is not a value; no condition matches records without a field"
     if isinstance(value, bool):
@@ -75,8 +75,8 @@ def value_problem(value: Any) -> str | None:
     return None if not isinstance(value, float) or math.isfinite(value) else "nan and infinity match no record"
 
 
-def normalized_value(value: Any) -> Any:
-    """A value as a plain Python object; integers beyond 64 bits become floats."""
+def normalize_value(value: Any) -> Any:
+    """Convert a value to a plain Python object. Integers beyond 64 bits become floats."""
     value = plain(value)
     if isinstance(value, int) and abs(value) > LONGEST and not isinstance(value, bool):
         return float(value) if abs(value) <= LARGEST else math.inf
@@ -100,7 +100,7 @@ def _values(where: Where) -> Violation | None:
 
 
 def _record(where: Where) -> Violation | None:
-    """Conditions on the id and the document of a record."""
+    """Check a condition on the id or a text of a record."""
     match where:
         case Matches(field=field) if field not in MATCHED:
             return "regular expressions are for #document and reasoning_text only", replace(where, field=DOCUMENT)
@@ -163,7 +163,7 @@ def _kind(value: Any) -> str:
 
 
 def _as_number(value: str | bool) -> float:
-    """The number that a text looks like, for a hint."""
+    """Return the number that a text looks like, for a hint."""
     try:
         number = float(value)
     except ValueError:

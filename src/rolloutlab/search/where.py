@@ -41,7 +41,7 @@ class Where:
 
 @dataclass(frozen=True)
 class Compare(Where):
-    """A field compared with a value. operator: one of `COMPARISONS`; only numbers have an order."""
+    """A field compared with a value. operator: one of `COMPARISONS`. Only numbers have an order."""
 
     field: str
     operator: str
@@ -57,7 +57,7 @@ class Compare(Where):
 
 @dataclass(frozen=True)
 class Among(Where):
-    """A field that has one of several values of one type; negated, it also matches records without the field."""
+    """A field that has one of several values of one type. Negated, it also matches records without the field."""
 
     field: str
     values: tuple[Scalar, ...]
@@ -102,7 +102,7 @@ class Matches(Where):
 
 @dataclass(frozen=True)
 class _Joined(Where):
-    """Two or more conditions; nested ones of the same kind are flattened."""
+    """Two or more conditions. Nested ones of the same kind are flattened."""
 
     parts: tuple[Where, ...]
     _symbol: ClassVar[str]
@@ -119,19 +119,19 @@ class _Joined(Where):
 
 
 class All(_Joined):
-    """Conjunction of two or more conditions; nested ones are flattened."""
+    """Conjunction of two or more conditions. Nested conjunctions are flattened."""
 
     _symbol = "&"
 
 
 class AnyOf(_Joined):
-    """Disjunction of two or more conditions; nested ones are flattened."""
+    """Disjunction of two or more conditions. Nested disjunctions are flattened."""
 
     _symbol = "|"
 
 
 def conditions_of(where: Where | None) -> Iterator[Where]:
-    """The leaves of a condition; none for None."""
+    """Yield the leaves of a condition; none for None."""
     if isinstance(where, All | AnyOf):
         for part in where.parts:
             yield from conditions_of(part)
@@ -140,7 +140,7 @@ def conditions_of(where: Where | None) -> Iterator[Where]:
 
 
 def named(name: str) -> str:
-    """A field in Python's notation."""
+    """Write a field in Python's notation."""
     if name in (ID, DOCUMENT):
         return f"F.{name[1:]}"
     attribute = name.isascii() and name.isidentifier() and not iskeyword(name) and not name.startswith("__")
@@ -148,11 +148,11 @@ def named(name: str) -> str:
 
 
 def opposite(where: Where) -> Where:
-    """The negation of a condition.
+    """Negate a condition.
 
     Raises:
-        InputError: it compares an order. A record without the field is neither above nor below, and no condition
-            matches just those.
+        InputError: the condition compares an order. A record without the field is neither above nor below, and no
+            condition matches just such records.
     """
     if isinstance(where, All | AnyOf):
         return (AnyOf if isinstance(where, All) else All)(tuple(map(opposite, where.parts)))

@@ -21,51 +21,56 @@ _LONGEST = 60
 
 
 def explain(search: Search | Mapping[str, Any] | str) -> str:
-    """Describe a search or its dictionary in a few lines. Raises InputError: it is no search."""
+    """Describe a search or its dictionary in a few lines. InputError if it is no search."""
     search = parse(search)
-    lines = ["All records." if search.where is None else f"Records in which {condition(search.where)}."]
+    lines = ["All records." if search.where is None else f"Records in which {describe_condition(search.where)}."]
     if search.rank is None:
         lines.append("They are not scored: they come in the order in which they were stored.")
     else:
-        lines += scored(search.rank)
+        lines += describe_rank(search.rank)
     if search.group_by:
-        lines.append(grouped(search.group_by))
-    return "\n".join([*lines, page(search.limit), returned(search.select, search.rank is not None)])
+        lines.append(describe_groups(search.group_by))
+    return "\n".join([*lines, describe_page(search.limit), describe_columns(search.select, search.rank is not None)])
 
 
-def condition(where: Where) -> str:
-    """A condition, to follow "in which"."""
+def describe_condition(where: Where) -> str:
+    """Describe a describe_condition, to follow "in which"."""
     match where:
         case All(parts) | AnyOf(parts):
-            words = [f"({condition(part)})" if isinstance(part, All | AnyOf) else condition(part) for part in parts]
+            words = [
+                f"({describe_condition(part)})" if isinstance(part, All | AnyOf) else describe_condition(part)
+                for part in parts
+            ]
             return _joined(words, "and") if isinstance(where, All) else " or ".join(words)
         case Compare(name, operator, value):
-            return f"{called(name)} {COMPARED[operator]} {value_words(value)}{_or_missing(name, operator == '$ne')}"
+            return f"{words_for(name)} {COMPARED[operator]} {value_words(value)}{_or_missing(name, operator == '$ne')}"
         case Among(name, values, negated):
             some = ", ".join(map(value_words, values[:8])) + (f" and {len(values) - 8} more" if len(values) > 8 else "")
-            return f"{called(name)} is {'none' if negated else 'one'} of {some}{_or_missing(name, negated)}"
+            return f"{words_for(name)} is {'none' if negated else 'one'} of {some}{_or_missing(name, negated)}"
         case Contains(name, value, negated):
             verb = "does not contain" if negated else "contains"
-            return f"{called(name)} {verb} {value_words(value)}{_or_missing(name, negated)}"
+            return f"{words_for(name)} {verb} {value_words(value)}{_or_missing(name, negated)}"
         case Matches(pattern, negated, name):
-            return f"{called(name)} {'does not match' if negated else 'matches'} the expression {value_words(pattern)}"
+            return (
+                f"{words_for(name)} {'does not match' if negated else 'matches'} the expression {value_words(pattern)}"
+            )
     raise TypeError(where)  # there is no other
 
 
-def scored(rank: Rank) -> list[str]:
-    """How records are scored: one line, and one for each knn that is part of arithmetic."""
+def describe_rank(rank: Rank) -> list[str]:
+    """Describe how records are scored: one line, and one for each knn that is part of arithmetic."""
     if isinstance(rank, Knn):
-        return [f"Score: {nearest(rank)}; lower is better."]
+        return [f"Score: {describe_knn(rank)}; lower is better."]
     terms = _Terms()
     lines = [f"Score: {terms.formula(rank)}; lower is better."]
     for knn, name in terms.knns.items():
         others = "" if knn.default is None else f", and {knn.default} for others"
-        lines.append(f"  {name} is {nearest(knn)}{others}.")
+        lines.append(f"  {name} is {describe_knn(knn)}{others}.")
     return [*lines, *terms.who()]
 
 
-def nearest(knn: Knn) -> str:
-    """The score that a knn gives, in words."""
+def describe_knn(knn: Knn) -> str:
+    """Describe the score that a knn gives."""
     match knn.query:
         case str():
             query = f"the text {value_words(knn.query)}"
@@ -74,21 +79,21 @@ def nearest(knn: Knn) -> str:
         case _:
             query = f"a vector of {len(knn.query)} numbers"
     what = "the place, from 0, by distance" if knn.return_rank else "the distance"
-    return f"{what} of {called(knn.key)} to {query}, for the {knn.limit:,} nearest"
+    return f"{what} of {words_for(knn.key)} to {query}, for the {knn.limit:,} nearest"
 
 
-def grouped(group_by: GroupBy) -> str:
-    """Which records of a group stay."""
+def describe_groups(group_by: GroupBy) -> str:
+    """Describe which records of a group stay."""
     best = group_by.aggregate
     order = "highest" if isinstance(best, MaxK) else "lowest"
-    best_by = ", then ".join(called(key).removeprefix("the ") for key in best.keys)
-    same = _joined([called(key) for key in group_by.keys], "and")
+    best_by = ", then ".join(words_for(key).removeprefix("the ") for key in best.keys)
+    same = _joined([words_for(key) for key in group_by.keys], "and")
     stay = "the one" if best.k == 1 else f"the {best.k:,}"
     return f"Of each group with the same {same}, {stay} with the {order} {best_by}."
 
 
-def page(limit: Limit) -> str:
-    """The page of the results."""
+def describe_page(limit: Limit) -> str:
+    """Describe the page of the results."""
     if not limit.limit:
         return f"All but the first {limit.offset:,}." if limit.offset else "All of them."
     if not limit.offset:
@@ -96,19 +101,19 @@ def page(limit: Limit) -> str:
     return f"Number {limit.offset + 1:,} to {limit.offset + limit.limit:,}."
 
 
-def returned(select: Select, ranked: bool) -> str:
-    """What comes back of each record."""
+def describe_columns(select: Select, ranked: bool) -> str:
+    """Describe what comes back of each record."""
     keys = select.keys or ((ID, SCORE) if ranked else (ID,))
     unscored = " There is no score without a rank." if SCORE in keys and not ranked else ""
-    return f"Of each: {_joined([called(key) for key in keys], 'and')}.{unscored}"
+    return f"Of each: {_joined([words_for(key) for key in keys], 'and')}.{unscored}"
 
 
-def called(key: str) -> str:
+def words_for(key: str) -> str:
     return CALLED.get(key, key)
 
 
 def value_words(value: object) -> str:
-    """A value, short; a text in quotes."""
+    """Write a value, shortened; a text in quotes."""
     if isinstance(value, bool):
         return "true" if value else "false"
     words = repr(value) if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else str(value)
@@ -123,7 +128,7 @@ class _Terms:
     fields: list[FieldTerm] = field(default_factory=list)
 
     def formula(self, rank: Rank, inside: bool = False) -> str:
-        """A rank as a person writes arithmetic. inside: put brackets around it if it has several parts."""
+        """Write a rank as a person writes arithmetic. inside: put brackets around it if it has several parts."""
         match rank:
             case Val(value):
                 return str(value) if value >= 0 or not inside else f"({value})"
@@ -151,7 +156,7 @@ class _Terms:
         return f"({words})" if inside else words
 
     def who(self) -> list[str]:
-        """Which records have a score, where more than one term decides it."""
+        """Describe which records have a score, if more than one term decides it."""
         parts = [(f"{name} finds", knn.default) for knn, name in self.knns.items()]
         parts += [(f"have a number in {term.key}", term.default) for term in dict.fromkeys(self.fields)]
         if not parts:
@@ -164,7 +169,7 @@ class _Terms:
 
 
 def _or_missing(name: str, negated: bool) -> str:
-    """A note that a negated condition also matches records without the field."""
+    """Note that a negated describe_condition also matches records without the field."""
     return " (or is missing)" if negated and name not in (ID, DOCUMENT) else ""
 
 

@@ -10,7 +10,7 @@ from rolloutlab.search.where import All, Among, AnyOf, Compare, Contains, Matche
 
 
 def dump(search: Search) -> dict[str, Any]:
-    """The dictionary of a search in canonical form; `parse` gives the same search."""
+    """Write a search as a dictionary in canonical form, of which `parse` makes the same search."""
     limit = {name: value for name, value in (("limit", search.limit.limit), ("offset", search.limit.offset)) if value}
     written = {
         "where": None if search.where is None else dump_where(search.where),
@@ -23,7 +23,7 @@ def dump(search: Search) -> dict[str, Any]:
 
 
 def dump_where(where: Where, depth: int = 0) -> dict[str, Any]:
-    """As `dump`, for conditions."""
+    """Write conditions as `dump` does."""
     if depth >= DEEPEST:
         raise too_deep()
     match where:
@@ -43,7 +43,7 @@ def dump_where(where: Where, depth: int = 0) -> dict[str, Any]:
 
 
 def dump_rank(rank: Rank, depth: int = 0) -> dict[str, Any]:
-    """As `dump`, for a rank. A knn's limit is always included."""
+    """Write a rank as `dump` does. A knn's limit is always included."""
     if depth >= DEEPEST:
         raise too_deep()
     match rank:
@@ -64,7 +64,7 @@ def dump_rank(rank: Rank, depth: int = 0) -> dict[str, Any]:
 
 
 def dump_query(query: str | tuple[float, ...] | SparseVector) -> Any:
-    """As `dump`, for the query of a knn."""
+    """Write the query of a knn as `dump` does."""
     if isinstance(query, SparseVector):
         return {"indices": list(query.indices), "values": list(query.values)}
     return query if isinstance(query, str) else list(query)

@@ -8,10 +8,10 @@ from typing import Any
 from rolloutlab.errors import InputError
 from rolloutlab.search import rank as ranks
 from rolloutlab.search.dictionary.dump import dump, dump_rank, dump_where
-from rolloutlab.search.json_cursor import JsonCursor, name_problem, nearest, shown, too_deep
+from rolloutlab.search.json_cursor import JsonCursor, name_problem, nearest, show, too_deep
 from rolloutlab.search.query import SCORE, SHOWN, GroupBy, Limit, MaxK, MinK, Search, Select
 from rolloutlab.search.rank import APPLIED, COMBINED, EMBEDDING, NEAREST, FieldTerm, Knn, Rank, SparseVector, Val
-from rolloutlab.search.rules import normalized, normalized_value, value_problem, violation
+from rolloutlab.search.rules import normalize, normalize_value, value_problem, violation
 from rolloutlab.search.where import COMPARISONS, DOCUMENT, ID, All, Among, AnyOf, Compare, Contains, Matches, Where
 
 CONDITION = {"reward": {"$gt": 0.5}}
@@ -24,12 +24,12 @@ WHERE_OPERATORS = (*COMPARISONS, *NEGATED)
 
 
 def read_where(cursor: JsonCursor) -> Where:
-    """The condition at a cursor: all of its fields must match."""
+    """Read the condition at a cursor. All of its fields must match."""
     if isinstance(cursor.value, Where):
         return read_where(replace(cursor, value=dump_where(cursor.value)))
     cursor = cursor.descend()
     if not (fields := cursor.mapping(CONDITION)):
-        raise cursor.error("it has no condition", hint=f"{shown(CONDITION)}, or leave it out")
+        raise cursor.error("it has no condition", hint=f"{show(CONDITION)}, or leave it out")
     inside = cursor if len(fields) == 1 else cursor.descend()
     parts = tuple(_condition(name, inside) for name in fields)
     return parts[0] if len(parts) == 1 else All(parts)
@@ -45,10 +45,10 @@ def _condition(name: str, cursor: JsonCursor) -> Where:
     if problem := name_problem(name, (ID, DOCUMENT), cursor.known):
         raise operand.error(problem[0], hint=problem[1])
     if not isinstance(operand.value, Mapping):
-        return _checked(Compare(name, "$eq", operand.value), operand)
-    _one_operator(name, operand)
+        return _check_leaf(Compare(name, "$eq", operand.value), operand)
+    _check_operators(name, operand)
     operator, operand = operand.only_key(WHERE_OPERATORS, {name: {"$eq": 0.5}})
-    return _checked(_leaf(name, operator, operand), operand)
+    return _check_leaf(_leaf(name, operator, operand), operand)
 
 
 def _leaf(name: str, operator: str, operand: JsonCursor) -> Where:
@@ -61,27 +61,27 @@ def _leaf(name: str, operator: str, operand: JsonCursor) -> Where:
         return Matches(operand.value, negated, name)
     values = operand.items({name: {operator: ["a", "b"]}})
     for item in values:
-        if why := value_problem(normalized_value(item.value)):
+        if why := value_problem(normalize_value(item.value)):
             raise item.error(why, "a")
     return Among(name, tuple(item.value for item in values), negated)
 
 
-def _checked(where: Where, operand: JsonCursor) -> Where:
-    where = normalized(where)
+def _check_leaf(where: Where, operand: JsonCursor) -> Where:
+    where = normalize(where)
     if wrong := violation(where):
         raise operand.error(wrong[0], dump_where(wrong[1]))
     return where
 
 
-def _one_operator(name: str, condition: JsonCursor) -> None:
-    """Raise the errors with a specific fix: several operators, or a name in place of an operator."""
+def _check_operators(name: str, condition: JsonCursor) -> None:
+    """Raise the errors with a fix of their own: several operators, or a name in place of an operator."""
     operators = condition.mapping({"$eq": 0.5})
     if len(operators) > 1 and all(operator in WHERE_OPERATORS for operator in operators):
         both = {"$and": [{name: {operator: operand}} for operator, operand in operators.items()]}
         raise condition.error(f"it has {len(operators)} operators, and must have exactly one", both)
     for inner, operand in operators.items():
         if not inner.startswith("$") and not nearest(inner, WHERE_OPERATORS):
-            raise condition.unknown(inner, WHERE_OPERATORS, "operator", hint=shown({f"{name}.{inner}": operand}))
+            raise condition.unknown(inner, WHERE_OPERATORS, "operator", hint=show({f"{name}.{inner}": operand}))
 
 
 def _operator_without_field(name: str, cursor: JsonCursor) -> InputError:
@@ -106,16 +106,16 @@ HIGHEST_INDEX = 2**32 - 1
 
 
 def read_rank(cursor: JsonCursor) -> Rank:
-    """The rank at a cursor; a bare number is a constant."""
+    """Read the rank at a cursor. A bare number is a constant."""
     if isinstance(cursor.value, Rank):
         return read_rank(replace(cursor, value=dump_rank(cursor.value)))
     cursor = cursor.descend()
     if isinstance(cursor.value, int | float) and not isinstance(cursor.value, bool):
         return Val(cursor.number(0.5))
     if not isinstance(cursor.value, Mapping):
-        raise cursor.error("a rank is an object with one operator, or a number", _meant(cursor.value))
+        raise cursor.error("a rank is an object with one operator, or a number", _suggest_rank(cursor.value))
     if "$rrf" in cursor.value:
-        raise cursor.unknown("$rrf", RANK_OPERATORS, "operator: fusion is written out", hint=shown(FUSED, 400))
+        raise cursor.unknown("$rrf", RANK_OPERATORS, "operator: fusion is written out", hint=show(FUSED, 400))
     operator, operand = cursor.only_key(RANK_OPERATORS, {"$sum": [KNN, 1]})
     if operator in COMBINED:
         return ranks.Combined(operator, tuple(map(read_rank, operand.items([KNN, 0.5], least=2))))
@@ -128,7 +128,7 @@ def read_rank(cursor: JsonCursor) -> Rank:
     return _knn(operand) if operator == "$knn" else _field_term(operand)
 
 
-def _meant(value: Any) -> Any:
+def _suggest_rank(value: Any) -> Any:
     if isinstance(value, str) and value:
         return {"$knn": {"query": value}}
     return {"$sum": [KNN, 0.5]} if isinstance(value, list | tuple) and len(value) > 1 else KNN
@@ -152,7 +152,7 @@ def _knn(cursor: JsonCursor) -> Knn:
 
 
 def _vectors(cursor: JsonCursor) -> str:
-    """The key of a knn: the embedding, or a name of sparse vectors, which need not be a metadata field."""
+    """Read the key of a knn: the embedding, or a name of sparse vectors, which need not be a metadata field."""
     return replace(cursor, known=None).field(EMBEDDING, (EMBEDDING,))
 
 
@@ -202,17 +202,17 @@ AGGREGATES = {"$min_k": MinK, "$max_k": MaxK}
 
 
 def parse(search: Search | Mapping[str, Any] | str, known: Collection[str] | None = None) -> Search:
-    """A search from its dictionary or JSON text. A key that is null counts as absent.
+    """Parse a search from its dictionary or JSON text. A key that is null counts as absent.
 
-    known: names of the metadata fields there are; without it any name will do.
+    known: names of the metadata fields; None allows any name.
 
     Raises:
-        InputError: it is not valid; the message names the path and the value, the hint is something to type.
+        InputError: the search is not valid. The message names the path and the value, the hint is something to type.
     """
     if isinstance(search, Search):
         search = dump(search)
     cursor = JsonCursor(_json(search) if isinstance(search, str) else search, known=known)
-    _surely_keys(cursor)
+    _check_levels(cursor)
     parts = cursor.object((), KEYS, EXAMPLE)
     if "where" in parts and "filter" in parts:
         raise cursor.error("where and filter are two names of the same key", {"where": {"$and": ["...", "..."]}})
@@ -228,48 +228,48 @@ def parse(search: Search | Mapping[str, Any] | str, known: Collection[str] | Non
 
 
 def parse_where(value: Where | Mapping[str, Any] | str, known: Collection[str] | None = None) -> Where:
-    """As `parse`, for the value of `where`."""
+    """Parse the value of `where` as `parse` does."""
     return read_where(JsonCursor(_json(value) if isinstance(value, str) else value, "where", known))
 
 
 def parse_rank(value: Rank | Mapping[str, Any] | float | str, known: Collection[str] | None = None) -> Rank:
-    """As `parse`, for the value of `rank`."""
+    """Parse the value of `rank` as `parse` does."""
     return read_rank(JsonCursor(_json(value) if isinstance(value, str) else value, "rank", known))
 
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_once)
+        return json.loads(text, object_pairs_hook=_refuse_duplicates)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise InputError(f"the search is not JSON: {error.msg} at {place}", hint=shown(EXAMPLE)) from None
+        raise InputError(f"the search is not JSON: {error.msg} at {place}", hint=show(EXAMPLE)) from None
     except RecursionError:
         raise too_deep() from None
     except ValueError as error:
-        raise InputError(f"the search is not JSON: {error}", hint=shown(EXAMPLE)) from None
+        raise InputError(f"the search is not JSON: {error}", hint=show(EXAMPLE)) from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object without duplicate keys, of which `json` would keep the last."""
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a JSON object, and refuse duplicate keys, of which `json` would keep the last."""
     merged = dict(pairs)
     if len(merged) < len(pairs):
         names = [name for name, _ in pairs]
         again = next(name for name in names if names.count(name) > 1)
         both = {"$and": [{name: value} for name, value in pairs if name == again]}
-        raise InputError(f"the key {again!r} appears twice in one object", hint=shown(both, 400))
+        raise InputError(f"the key {again!r} appears twice in one object", hint=show(both, 400))
     return merged
 
 
-def _surely_keys(cursor: JsonCursor) -> None:
-    """Raise the errors with a specific fix: keys that belong one level down."""
+def _check_levels(cursor: JsonCursor) -> None:
+    """Raise the errors with a fix of their own: keys that belong one level down."""
     parts = cursor.mapping(EXAMPLE)
     for name, value in parts.items():
         if name in RANK_OPERATORS:
-            raise cursor.unknown(name, KEYS, "key of a search", hint=shown({"rank": {name: value}}, 400))
+            raise cursor.unknown(name, KEYS, "key of a search", hint=show({"rank": {name: value}}, 400))
         if name == "offset":
-            raise cursor.unknown(name, KEYS, "key of a search", hint=shown({"limit": {"offset": value}}))
+            raise cursor.unknown(name, KEYS, "key of a search", hint=show({"limit": {"offset": value}}))
         if name not in KEYS and not nearest(name, KEYS) and (name in LOGICAL or isinstance(value, Mapping)):
-            raise cursor.unknown(name, KEYS, "key of a search", hint=shown({"where": {name: value}}, 400))
+            raise cursor.unknown(name, KEYS, "key of a search", hint=show({"where": {name: value}}, 400))
 
 
 def _group_by(cursor: JsonCursor, ranked: Rank | None) -> GroupBy | None:
@@ -282,7 +282,7 @@ def _group_by(cursor: JsonCursor, ranked: Rank | None) -> GroupBy | None:
     inside = operand.object(("keys", "k"), (), BEST["$min_k"])
     by = tuple(key.field(SCORE, (SCORE,)) for key in inside["keys"].items([SCORE]))
     if ranked is None and SCORE in by:
-        raise cursor.error("the best by score are kept, and there is no rank", hint=shown({"rank": KNN}))
+        raise cursor.error("the best by score are kept, and there is no rank", hint=show({"rank": KNN}))
     return GroupBy(keys, AGGREGATES[operator](by, inside["k"].integer(1, least=1)))
 
 

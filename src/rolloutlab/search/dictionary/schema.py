@@ -21,7 +21,7 @@ SCORED = {"type": "number", "minimum": -SINGLE, "maximum": SINGLE}
 
 
 def json_schema() -> Schema:
-    """The schema of a whole search."""
+    """Make the schema of a whole search."""
     where, rank = _ref("where"), _ref("rank")
     by_score = {"required": ["keys"], "properties": {"keys": {"type": "array", "contains": {"const": SCORE}}}}
     best = [{"required": [name], "properties": {name: by_score}} for name in ("$min_k", "$max_k")]
@@ -122,7 +122,7 @@ def _object(required: Schema, **optional: Schema) -> Schema:
 
 
 def _single(operators: Schema) -> Schema:
-    """An object with exactly one of some operators."""
+    """Make the schema of an object with exactly one of some operators."""
     return {**_object({}, **operators), "minProperties": 1, "maxProperties": 1}
 
 

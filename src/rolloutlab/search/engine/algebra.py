@@ -26,7 +26,7 @@ class Scored:
     default: np.float32 | None = None
 
     def at(self, places_K: Places) -> Scores:
-        """The scores of given records; the default for records without a score of their own."""
+        """Return the scores of these records: the default for records without a score of their own."""
         scores_K = np.full(len(places_K), 0 if self.default is None else self.default, np.float32)
         _, mine, theirs = np.intersect1d(self.places_K, places_K, assume_unique=True, return_indices=True)
         scores_K[theirs] = self.scores_K[mine]
@@ -34,7 +34,7 @@ class Scored:
 
 
 class Scoring:
-    """Evaluates rank expressions on the filtered records; equal knn terms are executed once."""
+    """Evaluates rank expressions on the filtered records. Equal knn terms are executed once."""
 
     def __init__(self, snapshot: Snapshot, within: Places) -> None:
         self._snapshot, self._within = snapshot, within
@@ -49,12 +49,12 @@ class Scoring:
         if isinstance(rank, FieldTerm):
             return self._field(rank)
         if isinstance(rank, Combined):
-            combine = functools.partial(combined, _COMBINED[rank.operator])
-            return functools.reduce(combine, map(self.score, rank.parts))
+            operation = functools.partial(combine, _COMBINED[rank.operator])
+            return functools.reduce(operation, map(self.score, rank.parts))
         if isinstance(rank, Difference):
-            return combined(np.subtract, self.score(rank.left), self.score(rank.right))
+            return combine(np.subtract, self.score(rank.left), self.score(rank.right))
         if isinstance(rank, Ratio):
-            return combined(np.divide, self.score(rank.left), self.score(rank.right))
+            return combine(np.divide, self.score(rank.left), self.score(rank.right))
         if isinstance(rank, Applied):
             part, function = self.score(rank.part), _APPLIED[rank.operator]
             default = None if part.default is None else _apply(function, np.array([part.default]))[0]
@@ -77,7 +77,7 @@ class Scoring:
         return Scored(self._within[is_number], _apply(np.positive, numbers), default)
 
 
-def combined(function: Callable[..., Any], left: Scored, right: Scored) -> Scored:
+def combine(function: Callable[..., Any], left: Scored, right: Scored) -> Scored:
     """Apply an operation to two scored sets.
 
     Which records get a score depends on the defaults:
@@ -100,7 +100,7 @@ def combined(function: Callable[..., Any], left: Scored, right: Scored) -> Score
 
 
 def _apply(function: Callable[..., Any], *operands: npt.NDArray[Any]) -> Scores:
-    """Compute in float64 and round to float32; outside the domain the result is inf or NaN."""
+    """Compute in float64 and round to float32. Outside the domain of the function the result is inf or NaN."""
     with np.errstate(all="ignore"):
         return np.asarray(function(*(operand.astype(np.float64) for operand in operands)), np.float32)
 

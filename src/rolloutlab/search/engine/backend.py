@@ -26,7 +26,7 @@ MISSING: Final = _Missing()
 
 @dataclass(frozen=True)
 class Hits:
-    """Nearest records, nearest first; ties in storage order."""
+    """The nearest records, nearest first, ties in storage order."""
 
     places_K: Places
     distances_K: npt.NDArray[np.float32]
@@ -40,17 +40,17 @@ class Snapshot(Protocol):
         """The number of records."""
 
     def filter(self, where: Where | None) -> Places:
-        """Records that match, in storage order."""
+        """Find the records that match, in storage order."""
 
     def knn(self, knn: Knn, within: Places) -> Hits:
-        """The `knn.limit` nearest of some records; `return_rank` and `default` are ignored.
+        """Find the `knn.limit` nearest of some records. `return_rank` and `default` are ignored.
 
         Raises:
             InputError: the key is unknown, or the query does not fit it.
         """
 
     def get(self, places: Places, keys: Sequence[str]) -> Mapping[str, Sequence[Any]]:
-        """A column per key with a value or `MISSING` per record.
+        """Read a column per key, with a value or `MISSING` per record.
 
         keys: `#id`, `#document`, `#embedding`, `#metadata`, or names of metadata fields.
         """

@@ -13,7 +13,7 @@ ABSENT, BOOL, INT, FLOAT, TEXT, LIST = range(6)
 KINDS = ("missing", "bool", "int", "float", "str", "list")
 _KIND = {bool: BOOL, int: INT, float: FLOAT, str: TEXT, list: LIST}
 HELD = frozenset([*_KIND, type(None)])
-"""Types of a stored value; None counts as absent."""
+"""Types of a stored value. None counts as absent."""
 
 
 class Column:
@@ -29,16 +29,16 @@ class Column:
         self._texts: list[str] = []
 
     def floats(self) -> npt.NDArray[np.float64]:
-        """The bits as floats."""
+        """Return the bits as floats."""
         return self.bits_N.view(np.float64)
 
     def code(self, text: str) -> int:
-        """The code of a text; -1 if no record has it."""
+        """Return the code of a text; -1 if no record has it."""
         return self._codes.get(text, -1)
 
     def grow(self, room: int) -> None:
-        self.kinds_N = grown(self.kinds_N, room)
-        self.bits_N = grown(self.bits_N, room)
+        self.kinds_N = pad(self.kinds_N, room)
+        self.bits_N = pad(self.bits_N, room)
 
     def clear(self, places_K: Places) -> None:
         self.kinds_N[places_K] = ABSENT
@@ -61,20 +61,20 @@ class Column:
         if kind == FLOAT:
             self.floats()[places] = values
         elif kind == TEXT:
-            self.bits_N[places] = [self._coded(text) for text in values]
+            self.bits_N[places] = [self._encode(text) for text in values]
         elif kind == LIST:
             self.lists.update(zip(places, values, strict=True))
         else:
             self.bits_N[places] = values
 
-    def _coded(self, text: str) -> int:
+    def _encode(self, text: str) -> int:
         code = self._codes.setdefault(text, len(self._texts))
         if code == len(self._texts):
             self._texts.append(text)
         return code
 
     def values(self, places_K: Places) -> list[Any]:
-        """A value or `MISSING` per place."""
+        """Return a value or `MISSING` per place."""
         kinds_K, bits_K = self.kinds_N[places_K], self.bits_N[places_K]
         values: list[Any] = bits_K.tolist()
         for kind in set(kinds_K.tolist()) - {INT, FLOAT}:
@@ -129,7 +129,7 @@ class Columns:
             column.clear(places_K)
 
     def fields(self) -> dict[str, tuple[str, ...]]:
-        """The types of values in each field."""
+        """Return the types of the values in each field."""
         kinds = {name: np.unique(column.kinds_N).tolist() for name, column in self.by_name.items()}
         named = {name: tuple(KINDS[kind] for kind in present if kind != ABSENT) for name, present in kinds.items()}
         return {name: present for name, present in named.items() if present}
@@ -139,8 +139,8 @@ class Columns:
         return [MISSING] * len(places_K) if column is None else column.values(places_K)
 
 
-def grown(array_N: npt.NDArray[Any], room: int) -> npt.NDArray[Any]:
-    """A copy padded with zeros to a length."""
+def pad(array_N: npt.NDArray[Any], room: int) -> npt.NDArray[Any]:
+    """Copy an array, padded with zeros to a length."""
     longer_N = np.zeros(room, array_N.dtype)
     longer_N[: len(array_N)] = array_N
     return longer_N

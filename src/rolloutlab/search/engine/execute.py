@@ -24,9 +24,12 @@ _Key = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Grouped:
-    """The result of grouping. kept: the indices of the records to keep, in order. groups: the number of groups.
+    """The result of grouping.
 
-    smallest: the size of the smallest group.
+    Attributes:
+        kept: The indices of the records to keep, in order.
+        groups: The number of groups.
+        smallest: The size of the smallest group.
     """
 
     kept: list[int]
@@ -34,31 +37,31 @@ class Grouped:
     smallest: int
 
 
-def grouped(group_by: GroupBy, columns: Mapping[str, Sequence[Any]], total: int) -> Grouped:
+def group(group_by: GroupBy, columns: Mapping[str, Sequence[Any]], total: int) -> Grouped:
     """Apply group_by to `total` records in score order, or in storage order without a rank.
 
-    columns: a value or `MISSING` per key and record; missing values form a group of their own. Values of different
+    columns: a value or `MISSING` per key and record. Missing values form a group of their own. Values of different
     types differ: 1, 1.0 and "1" are three groups. Ties in the aggregate keys keep their order.
     """
     groups: dict[_Key, list[int]] = {}
     for i in range(total):
-        groups.setdefault(tuple(ordinal(columns[key][i]) for key in group_by.keys), []).append(i)
+        groups.setdefault(tuple(sort_key(columns[key][i]) for key in group_by.keys), []).append(i)
     aggregate = group_by.aggregate
     largest = isinstance(aggregate, MaxK)
 
     def order(i: int) -> _Key:
-        return tuple(ordinal(columns[key][i], nan=-1 if largest else 1) for key in aggregate.keys)
+        return tuple(sort_key(columns[key][i], nan=-1 if largest else 1) for key in aggregate.keys)
 
     kept = [i for members in groups.values() for i in sorted(members, key=order, reverse=largest)[: aggregate.k]]
     return Grouped(sorted(kept), len(groups), min(map(len, groups.values()), default=0))
 
 
-def ordinal(value: Any, nan: int = 1) -> _Key:
-    """A sort key: missing < bool < int < float < str < list, then by value. nan: -1 before floats, 1 after."""
+def sort_key(value: Any, nan: int = 1) -> _Key:
+    """Make a sort key: missing < bool < int < float < str < list, then by value. nan: -1 before floats, 1 after."""
     if value is MISSING:
         return (0,)
     if isinstance(value, list | tuple):
-        return (_LIST, *(ordinal(element, nan) for element in value))
+        return (_LIST, *(sort_key(element, nan) for element in value))
     if isinstance(value, float) and math.isnan(value):
         return (_KINDS[float], nan, 0.0)
     return (_KINDS[type(value)], 0, value)
@@ -66,7 +69,7 @@ def ordinal(value: Any, nan: int = 1) -> _Key:
 
 @dataclass(frozen=True)
 class Hit:
-    """A matching record; None for columns that were not selected or that it does not have."""
+    """A matching record. Columns that were not selected, or that it does not have, are None."""
 
     id: str
     score: float | None = None
@@ -91,19 +94,19 @@ def execute(search: Search, backend: Backend) -> SearchOutcome:
         InputError: a part of the search cannot be executed, such as a text query on vectors.
     """
     _check(search)
-    return backend.within(partial(_executed, search, time.perf_counter()))
+    return backend.within(partial(_execute, search, time.perf_counter()))
 
 
-def _executed(search: Search, started: float, snapshot: Snapshot) -> SearchOutcome:
+def _execute(search: Search, started: float, snapshot: Snapshot) -> SearchOutcome:
     places = snapshot.filter(search.where)
     qualified, scores, scored, groups = len(places), None, None, None
     scoring = Scoring(snapshot, places)
     if search.rank is not None:
-        places, scores = _ranked(scoring, search.rank)
+        places, scores = _rank(scoring, search.rank)
         scored = len(places)
     nans = 0 if scores is None else int(np.count_nonzero(np.isnan(scores)))
     if search.group_by is not None:
-        groups = _grouped(search.group_by, snapshot, places, scores)
+        groups = _group(search.group_by, snapshot, places, scores)
         places, scores = places[groups.kept], None if scores is None else scores[groups.kept]
     available = len(places)
     page = slice(search.limit.offset, search.limit.offset + search.limit.limit if search.limit.limit else None)
@@ -124,7 +127,7 @@ def _executed(search: Search, started: float, snapshot: Snapshot) -> SearchOutco
 
 
 def _check(search: Search) -> None:
-    """InputError for values that a slice would silently accept, such as a negative limit."""
+    """Raise InputError for values that a slice would silently accept, such as a negative limit."""
     if search.limit.limit < 0 or search.limit.offset < 0:
         raise InputError(f"limit: {search.limit!r} is below 0", hint="Limit(10, offset=20)")
     if search.group_by is not None:
@@ -138,17 +141,17 @@ def _check(search: Search) -> None:
             raise InputError(f"$knn.limit: {term.limit} is below 1", hint="Knn(..., limit=16)")
 
 
-def _ranked(scoring: Scoring, rank: Rank) -> tuple[Places, Scores]:
-    """Scored records, lowest first; ties in storage order, NaN last."""
+def _rank(scoring: Scoring, rank: Rank) -> tuple[Places, Scores]:
+    """Score the records and sort them, lowest first: ties in storage order, NaN last."""
     scored = scoring.score(rank)
     order = np.argsort(scored.scores_K, kind="stable")
     return scored.places_K[order], scored.scores_K[order]
 
 
-def _grouped(group_by: GroupBy, snapshot: Snapshot, places: Places, scores: Scores | None) -> Grouped:
+def _group(group_by: GroupBy, snapshot: Snapshot, places: Places, scores: Scores | None) -> Grouped:
     keys = dict.fromkeys((*group_by.keys, *group_by.aggregate.keys))
     columns = dict(snapshot.get(places, [key for key in keys if key != SCORE]))
-    return grouped(group_by, columns | ({} if scores is None else {SCORE: scores.tolist()}), len(places))
+    return group(group_by, columns | ({} if scores is None else {SCORE: scores.tolist()}), len(places))
 
 
 def _hits(search: Search, snapshot: Snapshot, places: Places, scores: Scores | None) -> Iterator[Hit]:

@@ -16,7 +16,7 @@ from rolloutlab.search.where import ID, Compare
 
 @dataclass(frozen=True)
 class Part:
-    """An expression and its value for one record; None without a score. by_default: the value is a default."""
+    """An expression and its value for one record. value: None without a score. by_default: the value is a default."""
 
     text: str
     value: float | None
@@ -29,7 +29,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """The score of one record. qualifies: whether it matches the filter; if not, it has no score."""
+    """The score of one record. qualifies: whether it matches the filter, without which it has no score."""
 
     id: str
     qualifies: bool
@@ -40,7 +40,7 @@ class Breakdown:
 
 
 def breakdown(search: Search, backend: Backend, id: str) -> Breakdown:  # noqa: A002 - as records name it
-    """Break down the score of a record. Raises InputError: there is no such record, or the search ranks nothing."""
+    """Break down the score of a record. InputError if there is no such record, or the search ranks nothing."""
     if search.rank is None:
         raise InputError("a search without rank gives no scores", hint='Search(rank=Knn("text"))')
     rank = search.rank
@@ -52,19 +52,19 @@ def breakdown(search: Search, backend: Backend, id: str) -> Breakdown:  # noqa: 
         if not len(matches):
             raise InputError(f"there is no record {id!r}", hint="an id of the table that the search gave")
         place, qualifies = int(matches[0]), bool(np.isin(matches[0], within))
-        return Breakdown(id, qualifies, _part(rank, Scoring(snapshot, within), place, qualifies))
+        return Breakdown(id, qualifies, _break_down(rank, Scoring(snapshot, within), place, qualifies))
 
     return backend.within(break_down)
 
 
-def _part(rank: Rank, scoring: Scoring, place: int, qualifies: bool) -> Part:
-    value, by_default = _of(scoring.score(rank), place) if qualifies else (None, False)
-    inner = tuple(_part(part, scoring, place, qualifies) for part in parts_of(rank))
+def _break_down(rank: Rank, scoring: Scoring, place: int, qualifies: bool) -> Part:
+    value, by_default = _value_of(scoring.score(rank), place) if qualifies else (None, False)
+    inner = tuple(_break_down(part, scoring, place, qualifies) for part in parts_of(rank))
     return Part(_text(rank), value, inner, by_default)
 
 
-def _of(scored: Scored, place: int) -> tuple[float | None, bool]:
-    """A record's value, and whether it is the default."""
+def _value_of(scored: Scored, place: int) -> tuple[float | None, bool]:
+    """Return a record's value, and whether it is the default."""
     i = int(np.searchsorted(scored.places_K, place))
     if i < len(scored.places_K) and scored.places_K[i] == place:
         return float(scored.scores_K[i]), False
@@ -72,10 +72,7 @@ def _of(scored: Scored, place: int) -> tuple[float | None, bool]:
 
 
 def _text(rank: Rank) -> str:
-    """The text of an expression: of an operator without its operands, which have their own lines.
-
-    Of a vector it is only the length.
-    """
+    """Write an expression: an operator without its operands, which have their own lines; a vector as its length."""
     if isinstance(rank, ranks.Combined | ranks.Applied):
         return (ranks.COMBINED | ranks.APPLIED)[rank.operator]
     if isinstance(rank, ranks.Difference | ranks.Ratio):

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from rolloutlab.errors import LabError
 from rolloutlab.search.engine.backend import Places
-from rolloutlab.search.engine.columns import HELD, Columns, Mask, grown, mask_of
+from rolloutlab.search.engine.columns import HELD, Columns, Mask, mask_of, pad
 from rolloutlab.search.engine.vectors import SparseVectors, Vectors
 from rolloutlab.store.sqlite import Database, Row
 
@@ -18,11 +18,11 @@ CHUNK = 1 << 10
 _FEW = 10
 """If fewer than one in this many records are needed, rows are looked up by id instead of scanning the table."""
 _WASTE = 10_000
-"""Reload everything beyond this number of deleted places, if they outnumber the others."""
+"""If more places than this are deleted, and more than the others, everything is reloaded."""
 
 
 class Table:
-    """The records at one revision. rows_N: their rowids, ascending; alive_N: not deleted."""
+    """The records at one revision. rows_N: their rowids, ascending. alive_N: which of them are not deleted."""
 
     vectors: Vectors | None
     rows_N: npt.NDArray[np.int64]
@@ -34,7 +34,7 @@ class Table:
         self._forget()
 
     def refresh(self) -> None:
-        """Read the changes since the last refresh; call it within a read transaction, for consistency."""
+        """Read the changes since the last refresh. It must be called within a read transaction, for consistency."""
         state = dict(tuple(row) for row in self._database.read("SELECT name, value FROM state"))
         if not {"revision", "horizon"} <= state.keys():
             raise damaged(self._database, "it has no revision")
@@ -43,18 +43,18 @@ class Table:
         dead = len(self.alive_N) - self.total
         if self._revision < state["horizon"] or dead > max(_WASTE, self.total):
             self._forget()
-        since, self._revision = self._revision, -1
+        since, self._revision = self._revision, -1  # after an error below, the next refresh reloads everything
         self._sparse.clear()
-        self._bury(since)
-        self._append()
+        self._remove_deleted(since)
+        self._append_new()
         if self.vectors is not None and self.vectors.dimension != state.get("dimension"):
             self.vectors = None
         if state.get("dimension") and self.vectors is None:
             self.vectors = Vectors(state["dimension"])
         if self.vectors is not None:
             self.vectors.grow(len(self.rows_N))
-        for rows in self._changed(since):
-            self._take(rows)
+        for rows in self._read_changed(since):
+            self._put(rows)
         self._revision = state["revision"]
 
     @property
@@ -62,7 +62,7 @@ class Table:
         return int(np.count_nonzero(self.alive_N))
 
     def sparse(self, key: str) -> SparseVectors | None:
-        """The sparse vectors of a key; None if there are none."""
+        """Return the sparse vectors of a key; None if there are none."""
         if key not in self._sparse:
             self._sparse[key] = self._read_sparse(key)
         return self._sparse[key]
@@ -93,7 +93,7 @@ class Table:
             yield place, PARAGRAPH.join(parts)
 
     def passing(self, columns: str, within: Places) -> Iterator[tuple[Any, ...]]:
-        """Some columns of some records. The first column must be `row`; it is replaced by the record's place."""
+        """Yield some columns of some records. The first must be `row`, and is replaced by the record's place."""
         wanted_N = mask_of(within, len(self.rows_N))
         pages: Iterable[list[Row]]
         if len(within) * _FEW < len(self.rows_N):
@@ -123,7 +123,7 @@ class Table:
         self.vectors = None
         self._sparse: dict[str, SparseVectors | None] = {}
 
-    def _bury(self, since: int) -> None:
+    def _remove_deleted(self, since: int) -> None:
         sql = "SELECT row FROM gone WHERE revision > ? AND row <= ? ORDER BY row"
         last = int(self.rows_N[-1]) if len(self.rows_N) else 0
         places = self.places([row for (row,) in self._database.read(sql, since, last)] if last else [])
@@ -132,17 +132,17 @@ class Table:
         if self.vectors is not None:
             self.vectors.clear(places)
 
-    def _append(self) -> None:
+    def _append_new(self) -> None:
         last = int(self.rows_N[-1]) if len(self.rows_N) else 0
         pages = self._pages(f"SELECT row FROM records WHERE row > ? ORDER BY row LIMIT {CHUNK}", last)
         new = [np.fromiter((row for (row,) in page), np.int64, len(page)) for page in pages]
         self.rows_N = np.concatenate([self.rows_N, *new])
         known = len(self.alive_N)
-        self.alive_N = grown(self.alive_N, len(self.rows_N))
+        self.alive_N = pad(self.alive_N, len(self.rows_N))
         self.alive_N[known:] = True
         self.columns.grow(len(self.rows_N))
 
-    def _changed(self, since: int) -> Iterator[list[Row]]:
+    def _read_changed(self, since: int) -> Iterator[list[Row]]:
         sql = "SELECT row, metadata, vector FROM records LEFT JOIN vectors USING (row) WHERE"
         if since == 0:
             yield from self._pages(f"{sql} row > ? ORDER BY row LIMIT {CHUNK}")
@@ -158,7 +158,7 @@ class Table:
             yield page
             last = page[-1][0]
 
-    def _take(self, rows: Sequence[Row]) -> None:
+    def _put(self, rows: Sequence[Row]) -> None:
         places = self.places([row["row"] for row in rows])
         try:
             self.columns.put(places, [self._metadata(row["metadata"]) for row in rows])
@@ -172,7 +172,7 @@ class Table:
             self.vectors.put(places[has_K], self._matrix([row["vector"] for row in rows if row["vector"] is not None]))
 
     def _metadata(self, text: str) -> dict[str, Any]:
-        """Parsed metadata; nulls, which older versions wrote, count as absent."""
+        """Parse metadata. Nulls, which older versions wrote, count as absent."""
         try:
             metadata: dict[str, Any] = _decode(text)
         except (RecursionError, TypeError, ValueError) as error:
@@ -208,7 +208,7 @@ def damaged(database: Database, what: str) -> LabError:
 
 
 PARAGRAPH = "\n\n"
-"""Between messages of a document, and between the reasoning of two turns."""
+"""What separates messages of a document, and the reasoning of two turns."""
 REBUILD = "%search --reindex"
 """The command that rebuilds a damaged index."""
 _decode = json.JSONDecoder().decode

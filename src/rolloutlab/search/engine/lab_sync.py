@@ -29,7 +29,7 @@ class MirroredRecords(Records):
 
     @property
     def mark(self) -> str | None:
-        """The cursor that `keep_mark` stored last."""
+        """The cursor that `keep_mark` stored last; None if there is none."""
         rows = self._read("SELECT value FROM state WHERE name = 'mark'")
         return str(rows[0][0]) if rows else None
 
@@ -52,12 +52,12 @@ class MirroredRecords(Records):
         return bool(self._read("SELECT 1 FROM state WHERE name = 'begun'"))
 
     def beginnings(self) -> set[str]:
-        """Prefixes of ids up to the first slash."""
+        """List the prefixes of ids up to the first slash."""
         sql = "SELECT substr(id, 1, instr(id, '/') - 1) FROM"
         return {row[0] for row in self._read(f"{sql} records UNION {sql} left_out")}
 
     def rename(self, old: str, new: str) -> None:
-        """Replace a prefix of ids; embeddings stay."""
+        """Replace a prefix of ids. Embeddings stay."""
 
         def write(connection: Connection, revision: int) -> None:
             values, renamed = (new, len(old) + 1, old, f"{old}{_LAST}"), "SET id = ?1 || substr(id, ?2)"
@@ -80,23 +80,23 @@ class MirroredRecords(Records):
             self._write(lambda connection, _: connection.executemany(sql, rows))
 
     def left_out(self) -> dict[str, str]:
-        """The trajectories that could not be indexed: reasons by id."""
+        """Return the trajectories that could not be indexed: reasons by id."""
         return {row[0]: row[1] for row in self._read("SELECT id, reason FROM left_out ORDER BY id")}
 
     def ids(self, beginning: str) -> list[str]:
-        """The ids with a prefix, in storage order."""
+        """List the ids with a prefix, in storage order."""
         sql = "SELECT id FROM records WHERE id >= ? AND id < ? ORDER BY row"
         return [row[0] for row in self._read(sql, beginning, f"{beginning}{_LAST}")]
 
     def times(self, ids: Iterable[str]) -> dict[str, float | None]:
-        """The field `time` of each record that exists."""
+        """Return the field `time` of each record that exists."""
         sql = f"SELECT id, json_extract(metadata, '$.time') FROM records WHERE id IN {_GIVEN}"
         return {row[0]: row[1] for row in self._read(sql, json.dumps(list(ids)))}
 
     def amend(self, changes: Mapping[str, Mapping[str, Any]], replaces: Callable[[str], bool]) -> None:
-        """Change the metadata of some records; unknown ids are ignored.
+        """Change the metadata of some records. Unknown ids are ignored.
 
-        changes: new values by id. replaces: which fields are removed first; all others stay.
+        changes: new values by id. replaces: tells which fields are removed first. All others stay.
         """
 
         def write(connection: Connection, revision: int) -> None:
@@ -111,7 +111,7 @@ class MirroredRecords(Records):
         self._write(write)
 
     def outdated(self) -> list[str]:
-        """The ids of records that an earlier version wrote, newest first."""
+        """List the ids of records that an earlier version wrote, newest first."""
         return [row[0] for row in self._read("SELECT id FROM records WHERE outdated ORDER BY row DESC")]
 
     def renew(self, records: Iterable[Record], fields: Collection[str]) -> None:
@@ -136,24 +136,24 @@ class MirroredRecords(Records):
         self._write(write)
 
     def keep_rest(self) -> None:
-        """Mark the remaining outdated records as up to date, although they could not be renewed."""
+        """Mark the remaining outdated records, which could not be renewed, as up to date."""
         self._write(lambda connection, _: connection.execute("UPDATE records SET outdated = 0 WHERE outdated"))
 
     def documents(self, ids: Iterable[str]) -> dict[str, str]:
-        """Documents by id."""
+        """Return documents by id."""
         sql = f"SELECT id, document FROM records WHERE document IS NOT NULL AND id IN {_GIVEN}"
         return {row[0]: row[1] for row in self._read(sql, json.dumps(list(ids)))}
 
     def without_vectors(self, after: int, limit: int) -> list[Bare]:
-        """Records after a row that have a document and no embedding."""
+        """Return the next records after a row that have a document and no embedding."""
         return [Bare(*row) for row in self._read(_BARE, after, limit)]
 
     def embedded(self) -> int:
-        """How many records have an embedding."""
+        """Count the records that have an embedding."""
         return int(self._read("SELECT count(*) FROM vectors")[0][0])
 
     def values(self, field: str, limit: int = 50) -> list[str]:
-        """Some string values of a field."""
+        """List some string values of a field, from the newest records."""
         path = json.dumps(field)
         sql = """
             SELECT DISTINCT value FROM (SELECT metadata FROM records ORDER BY row DESC LIMIT 20000),

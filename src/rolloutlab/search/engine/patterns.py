@@ -15,7 +15,7 @@ from rolloutlab.errors import InputError
 Documents = Iterable[tuple[int, str]]
 """Texts by the places of their records."""
 _WITH_GIL = 0.01
-"""A match keeps the GIL for this many seconds. Most documents take microseconds, and getting the GIL back would cost up
+"""A match keeps the GIL for this many seconds. Most documents take microseconds, and to get the GIL back would cost up
 to 5 ms per document while another thread computes."""
 _BRACE = re.compile(r"(\\N\{[^}]*\}|\\.)|\{(?!(?:\d+|\d*,\d*)\})", re.DOTALL)
 """A brace that begins no repetition, as in `\\frac{d}`. `re` reads it as a character, `regex` as a fuzzy match."""
@@ -38,21 +38,21 @@ class TimedSearch:
         self._left = timeout or 0.0
 
     def __call__(self, pattern: str, documents: Documents) -> Iterator[int]:
-        """The places of the documents in which the pattern matches.
+        """Yield the places of the documents in which the pattern matches.
 
         Raises:
-            InputError: it is not a regular expression, or the time is over.
+            InputError: the pattern is not a regular expression, or the time is over.
         """
-        search = _compiled(pattern).search
+        search = _compile(pattern).search
         try:
             if self._timeout is None:  # without a clock: a timeout costs 2 µs per document
                 yield from (place for place, text in documents if search(text, concurrent=False))
             else:
-                yield from self._timed(pattern, search, documents)
+                yield from self._search_timed(pattern, search, documents)
         except MemoryError:  # backtracking into groups keeps their history
             raise InputError(f"the regular expression {pattern[:100]!r} needs too much memory", hint=_SIMPLER) from None
 
-    def _timed(self, pattern: str, search: Callable[..., Any], documents: Documents) -> Iterator[int]:
+    def _search_timed(self, pattern: str, search: Callable[..., Any], documents: Documents) -> Iterator[int]:
         for place, text in documents:
             started = time.monotonic()
             try:
@@ -74,12 +74,12 @@ class TimedSearch:
             return search(text, timeout=self._left, concurrent=True) is not None
 
 
-def _compiled(pattern: str) -> Any:
+def _compile(pattern: str) -> Any:
     import regex  # 150 ms, which most searches need not spend
 
     plain = _BRACE.sub(lambda brace: brace[1] or r"\{", pattern)
     try:
-        if (size := _size(plain)) > _MAX_SIZE:  # compiling holds the GIL and cannot be timed
+        if (size := _count_parts(plain)) > _MAX_SIZE:  # compiling holds the GIL and cannot be timed
             problem = f"repeats its parts {size:,} times" if size < 10**15 else "repeats its parts without end"
             message = f"the regular expression {pattern[:100]!r} {problem}"
             raise InputError(message, hint=r"at most 100,000, as \w{1,100}")
@@ -90,8 +90,8 @@ def _compiled(pattern: str) -> Any:
         raise InputError(message, hint=r'F.document.regex(r"\d+")') from error
 
 
-def _size(pattern: str) -> int:
-    """How many parts a pattern has once `{m,n}` is written out n times (m times where n is open), at any depth."""
+def _count_parts(pattern: str) -> int:
+    """Count the parts of a pattern once `{m,n}` is written out n times (m times if n is open), at any depth."""
     sizes, last = [0], 0
     for part in _PART.finditer(pattern):
         if part["repeat"]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from rolloutlab.objective.preflight import count
 from rolloutlab.search.engine.backend import Hits
 from rolloutlab.search.query import Search
 from rolloutlab.search.rank import EMBEDDING, Knn
@@ -10,9 +11,17 @@ from rolloutlab.search.rank import EMBEDDING, Knn
 
 @dataclass(frozen=True)
 class ExecutionPlan:
-    """`str()` gives "filter 50,054 of 100,000 → knn 16 → 3 groups → 6 rows, 5 ms".
+    """How a search was executed. `str()` gives "filter 50,054 of 100,000 → knn 16 → 3 groups → 6 rows, 5 ms".
 
-    nearest: how many records each knn returned, by key. scored: records with a score; None without a rank.
+    Attributes:
+        total: The number of all records.
+        qualified: The number of records that match the filter.
+        filtered: Whether there is a filter.
+        nearest: How many records each knn returned, by key.
+        scored: The number of records with a score; None without a rank.
+        groups: The number of groups; None without `group_by`.
+        rows: The number of rows of the result.
+        seconds: The time that the search took.
     """
 
     total: int
@@ -25,14 +34,14 @@ class ExecutionPlan:
     seconds: float
 
     def __str__(self) -> str:
-        of_total = f"filter {self.qualified:,} of {self.total:,}" if self.filtered else _counted(self.total, "record")
-        knns = " + ".join(f"{'knn' if key == EMBEDDING else key} {count:,}" for key, count in self.nearest)
+        of_total = f"filter {self.qualified:,} of {self.total:,}" if self.filtered else count(self.total, "record")
+        knns = " + ".join(f"{'knn' if key == EMBEDDING else key} {number:,}" for key, number in self.nearest)
         steps = [of_total, *([knns] if knns else [])]
         if self.scored is not None and (len(self.nearest) != 1 or self.scored != self.nearest[0][1]):
             steps.append(f"{self.scored:,} scored")
         if self.groups is not None:
-            steps.append(_counted(self.groups, "group"))
-        return f"{' → '.join([*steps, _counted(self.rows, 'row')])}, {1000 * self.seconds:.0f} ms"
+            steps.append(count(self.groups, "group"))
+        return f"{' → '.join([*steps, count(self.rows, 'row')])}, {1000 * self.seconds:.0f} ms"
 
 
 @dataclass(frozen=True)
@@ -44,13 +53,13 @@ class ServerPlan:
     seconds: float
 
     def __str__(self) -> str:
-        return f"{self.origin} → {_counted(self.rows, 'row')}, {1000 * self.seconds:.0f} ms"
+        return f"{self.origin} → {count(self.rows, 'row')}, {1000 * self.seconds:.0f} ms"
 
 
 def warnings(
     search: Search, plan: ExecutionPlan, hits: Mapping[Knn, Hits], *, available: int, smallest: int, nans: int
 ) -> Iterator[str]:
-    """Why rows can be missing, or in an unintended order.
+    """Warn that rows may be missing, or in an unintended order.
 
     Args:
         search: The search.
@@ -78,19 +87,15 @@ def warnings(
         )
     strict = [nearest for knn, nearest in hits.items() if knn.default is None]
     if len(strict) > 1:
-        yield from _intersected(strict, plan)
+        yield from _warn_of_intersection(strict, plan)
     if nans:
-        yield f"{_counted(nans, 'score')} not a number, and last: a logarithm below 0, 0 / 0, or inf - inf"
+        yield f"{count(nans, 'score')} not a number, and last: a logarithm below 0, 0 / 0, or inf - inf"
 
 
-def _intersected(strict: Sequence[Hits], plan: ExecutionPlan) -> Iterator[str]:
+def _warn_of_intersection(strict: Sequence[Hits], plan: ExecutionPlan) -> Iterator[str]:
     together = {place for hits in strict for place in hits.places_K.tolist()}
     if plan.scored is not None and plan.scored < len(together):
         yield (
             f"{len(strict)} knns have no default, so only records that all of them return are scored: {plan.scored:,} "
             f"of {len(together):,}; give each a default, such as its limit"
         )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

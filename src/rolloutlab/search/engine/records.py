@@ -25,9 +25,9 @@ from rolloutlab.store.sqlite import Database
 __all__ = ["PARAGRAPH", "EmbeddingModel", "Record", "Records", "Span", "discard"]
 T = TypeVar("T")
 _ENDS = 10_000
-"""How many deletions are kept for readers that refresh incrementally. After more, they reload everything."""
+"""How many deletions are kept for readers that refresh incrementally. Beyond that they reload everything."""
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-"""SQLite errors of a damaged file, besides a missing table. Others come from the disk or are bugs."""
+"""SQLite errors of a damaged file, besides a missing table. Other errors come from the disk or are bugs."""
 _WHOLE = 2**63
 Span = tuple[int, int]
 """Begin and end of a part of a document, in characters."""
@@ -36,10 +36,13 @@ _HINT = 'Record("7", metadata={"reward": 0.5, "model": "lab/practice"})'
 
 @dataclass(frozen=True)
 class Record:
-    """A record. metadata: strings, numbers, booleans and lists of them; None counts as absent.
+    """A record.
 
-    embedding: a number per dimension. sparse: vectors by key. reasoning: parts of the document, which are together the
-    field `reasoning_text`.
+    Attributes:
+        metadata: Strings, numbers, booleans and lists of them. None counts as absent.
+        embedding: A number per dimension.
+        sparse: Sparse vectors by key.
+        reasoning: Parts of the document, which together are the field `reasoning_text`.
     """
 
     id: str
@@ -65,8 +68,10 @@ class Records:
     An object executes one search at a time, which does not block writers and other processes. If another process
     deletes the file, a new one is created.
 
-    path: the file. space: how dense vectors are compared. regex_timeout: seconds for all regular expressions of one
-    search; None is no limit.
+    Args:
+        path: The file.
+        space: How dense vectors are compared.
+        regex_timeout: Seconds for all regular expressions of one search; None is no limit.
 
     Raises:
         LabError: the file is damaged or cannot be used.
@@ -77,7 +82,7 @@ class Records:
         if space not in ("cosine", "l2", "ip"):
             raise InputError(f"{space!r} is not a vector space", hint='space="cosine", "l2" or "ip"')
         self.path, self._space, self._regex_timeout = path, space, regex_timeout
-        self._turns = Turns("rolloutlab-search-turns", self._open_again)
+        self._turns = Turns("rolloutlab-search-turns", self._reopen_if_replaced)
         self._agreed: EmbeddingModel | None = None
         with self._damage_as_lab_error():
             self._open()
@@ -85,13 +90,13 @@ class Records:
     def within(self, work: Callable[[Snapshot], T]) -> T:
         """Call `work` with a snapshot for one search and return its result."""
 
-        def looked() -> T:
+        def look() -> T:
             self._table.refresh()
             find = TimedSearch(self._regex_timeout)
             return work(TableSnapshot(self._table, self._reader, self._space, find))
 
         with self._damage_as_lab_error():
-            return self._turns.take(lambda: self._reader.at_one_moment(looked))
+            return self._turns.take(lambda: self._reader.at_one_moment(look))
 
     @property
     def count(self) -> int:
@@ -103,7 +108,7 @@ class Records:
         return int(self._read("SELECT value FROM state WHERE name = 'revision'")[0][0])
 
     def fields(self) -> dict[str, tuple[str, ...]]:
-        """Types in each field: `bool`, `int`, `float`, `str`, `list`, and `sparse` for sparse vectors."""
+        """Return the types in each field: `bool`, `int`, `float`, `str`, `list`, and `sparse` for sparse vectors."""
 
         def read(_: Snapshot) -> dict[str, tuple[str, ...]]:
             kinds = self._table.columns.fields()
@@ -132,7 +137,7 @@ class Records:
         self._write(write)
 
     def embed(self, vectors: Mapping[str, Sequence[float]]) -> None:
-        """Set the embeddings of some records; unknown ids are ignored."""
+        """Set the embeddings of some records. Unknown ids are ignored."""
         blobs = {id_: vector_blob(values, f"record {id_!r}") for id_, values in vectors.items()}
 
         def write(connection: sqlite3.Connection, revision: int) -> None:
@@ -142,7 +147,7 @@ class Records:
         self._write(write)
 
     def delete(self, ids: Iterable[str]) -> None:
-        """Delete records; unknown ids are ignored."""
+        """Delete records. Unknown ids are ignored."""
         listed = json.dumps(list(ids))
         chosen = "(SELECT row FROM records WHERE id IN (SELECT value FROM json_each(?)))"
 
@@ -162,7 +167,7 @@ class Records:
         return EmbeddingModel(*json.loads(rows[0][0])) if rows else None
 
     def set_model(self, name: str, dimension: int, digest: str) -> None:
-        """Set the embedding model; InputError if there are embeddings of another."""
+        """Set the embedding model, or raise InputError if there are embeddings of another."""
         model = EmbeddingModel(name, dimension, digest)
 
         def write(connection: sqlite3.Connection, _: int) -> None:
@@ -205,7 +210,7 @@ class Records:
         connection.executemany("INSERT OR REPLACE INTO vectors SELECT row, ? FROM records WHERE id = ?", pairs)
 
     def _write(self, work: Callable[[sqlite3.Connection, int], object]) -> None:
-        """Call `work` within a transaction with its revision."""
+        """Call `work` within a transaction, with the revision that it makes."""
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute("UPDATE state SET value = value + 1 WHERE name = 'revision'")
@@ -220,8 +225,8 @@ class Records:
         self._file = self.path.stat().st_ino
         self._table = Table(self._reader)
 
-    def _open_again(self) -> None:
-        """Reopen if the path names another file now."""
+    def _reopen_if_replaced(self) -> None:
+        """Open the files again if the path names another file now."""
         with contextlib.suppress(FileNotFoundError):
             if self.path.stat().st_ino == self._file:
                 return
@@ -242,7 +247,7 @@ class Records:
 
 
 def discard(path: Path) -> None:
-    """Delete an index; processes that have it open create a new one."""
+    """Delete an index. Processes that have it open create a new one."""
     for suffix in ("", "-wal", "-shm", "-journal"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
@@ -260,7 +265,7 @@ def _row(record: Record) -> tuple[str, str | None, str, str | None]:
 
 
 def spans_json(spans: Sequence[Span]) -> str | None:
-    """Parts of a document as they are stored; None if there are none."""
+    """Write parts of a document as they are stored; None if there are none."""
     return json.dumps(spans) if spans else None
 
 
@@ -286,23 +291,23 @@ def _mixed(what: str) -> InputError:
 
 
 def text(value: str, what: str) -> str:
-    """A string as valid UTF-8; lone surrogates, which models do write, become question marks."""
+    """Make a string valid UTF-8. Lone surrogates, which models do write, become question marks."""
     if not isinstance(value, str):
         raise InputError(f"{what} {value!r} must be a string", hint=_HINT)
     return value if value.isascii() else replace_surrogates(value)
 
 
 def metadata_json(id_: str, metadata: Mapping[str, Any]) -> str:
-    """The metadata of a record as JSON without None; InputError if it is not valid."""
+    """Write the metadata of a record as JSON without None, or raise InputError if it is not valid."""
     for name, value in metadata.items():
         values = value if isinstance(value, list | tuple) else (value,)
-        if not isinstance(name, str) or name.startswith("#") or not all(map(_plain, values)):
+        if not isinstance(name, str) or name.startswith("#") or not all(map(_is_plain, values)):
             raise InputError(f"record {id_!r}: {name!r}: {value!r} is not valid metadata", hint=_HINT)
     return json.dumps({name: value for name, value in metadata.items() if value is not None})
 
 
 def vector_blob(values: Any, what: str) -> bytes:
-    """A dense vector as float32; InputError unless it is finite numbers."""
+    """Write a dense vector as float32, or raise InputError unless it is finite numbers."""
     try:
         with np.errstate(over="ignore"):
             vector_D = np.asarray(values, "<f4")
@@ -314,7 +319,7 @@ def vector_blob(values: Any, what: str) -> bytes:
 
 
 def sparse_blobs(vector: SparseVector, what: str) -> tuple[bytes, bytes]:
-    """The indices and the values of a sparse vector; InputError unless it is one."""
+    """Write the indices and the values of a sparse vector, or raise InputError unless it is one."""
     fitting = len(vector.indices) == len(vector.values) == len(set(vector.indices))
     if not fitting or not all(0 <= index < _WHOLE for index in vector.indices):
         raise InputError(f"{what}: {vector!r} is not a sparse vector", hint="SparseVector((3, 17), (0.5, 1.0))")
@@ -325,7 +330,7 @@ def sparse_blobs(vector: SparseVector, what: str) -> tuple[bytes, bytes]:
     return indices.astype("<i8").tobytes(), values.astype("<f4").tobytes()
 
 
-def _plain(value: Any) -> bool:
+def _is_plain(value: Any) -> bool:
     if isinstance(value, int) and not isinstance(value, bool):
         return -_WHOLE <= value < _WHOLE
     return value is None or isinstance(value, str | bool | float)
@@ -392,7 +397,7 @@ UPDATE records SET outdated = 1 WHERE instr(metadata, '"reasoning"');
 - `horizon`: deletions up to this revision are forgotten, so readers with an older revision reload everything.
 - `row` only grows and is never used twice.
 - `left_out`: trajectories that could not be made a record, or not completely.
-- `outdated`: records of an earlier version, whose documents have reasoning in the answer, or do not tell where it is.
+- `outdated`: records of an earlier version, whose documents have reasoning in the answer, or do not say where it is.
   If the format of documents changes again, a new script repeats the UPDATE of the third one.
-- `reasoning`: the parts of the document that are reasoning, as `[[begin, end], ...]` in characters. So that text is
+- `reasoning`: the parts of the document that are reasoning, as `[[begin, end], ...]` in characters, so that text is
   not stored twice."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rolloutlab.search.engine.backend import Hits, Places
-from rolloutlab.search.engine.columns import grown
+from rolloutlab.search.engine.columns import pad
 from rolloutlab.search.rank import SparseVector
 
 Space = Literal["cosine", "l2", "ip"]
@@ -28,7 +28,7 @@ _MOST = 0.4
 _ALONE = 1 << 15
 """With at most this many records, one thread is faster than several."""
 _HELPERS = min(4, os.cpu_count() or 1) - 1
-"""Threads besides the caller's."""
+"""The threads besides the caller's."""
 _PLAIN = (1e-15, 1e15)
 """Norms for which float32 products neither overflow nor underflow."""
 
@@ -48,11 +48,11 @@ class Vectors:
             self._blocks.append(np.zeros((BLOCK, self.dimension), np.float32))
         if len(self._norms_N) < len(self._blocks) * BLOCK:
             known = len(self._norms_N)
-            self._norms_N = grown(self._norms_N, len(self._blocks) * BLOCK)
+            self._norms_N = pad(self._norms_N, len(self._blocks) * BLOCK)
             self._norms_N[known:] = _NONE
 
     def put(self, places_K: Places, vectors_KD: Floats32) -> None:
-        """Set the vectors of some records; places ascend."""
+        """Set the vectors of some records. Places ascend."""
         for block, chosen_B, where in self._by_block(places_K):
             block[chosen_B] = vectors_KD[where]
         self._norms_N[places_K] = _norms(vectors_KD.astype(np.float64))
@@ -66,7 +66,7 @@ class Vectors:
         return tuple(self._blocks[place // BLOCK][place % BLOCK].tolist())
 
     def nearest(self, query_D: Floats32, limit: int, within: Places, space: Space) -> Hits:
-        """The nearest of some records, nearest first. Distances are computed in float64 and rounded to float32.
+        """Find the nearest of some records, nearest first. Distances are computed in float64 and rounded to float32.
 
         within: the records, in ascending order.
 
@@ -82,7 +82,7 @@ class Vectors:
         return Hits(places[order], distances[order])
 
     def _candidates(self, query_D: Floats, limit: int, places_K: Places, space: Space) -> npt.NDArray[np.bool_]:
-        """Mask of the records that can be among the nearest."""
+        """Mask the records that can be among the nearest."""
         norm, norms_K = float(_norms(query_D[None])[0]), self._norms_N[places_K]
         longest, shortest = float(norms_K.max()), float(norms_K.min(where=norms_K > 0, initial=1.0))
         if shortest < _PLAIN[0] or longest > _PLAIN[1] or norm > _PLAIN[1] or 0 < norm < _PLAIN[0]:
@@ -122,7 +122,7 @@ class Vectors:
         return self._pool[1]
 
     def _exact(self, query_D: Floats, places_K: Places, space: Space) -> Floats32:
-        """Distances in float64, rounded; equal vectors have equal distances."""
+        """Compute distances in float64, rounded. Equal vectors have equal distances."""
         distances_K = np.empty(len(places_K), np.float32)
         norm = _norms(query_D[None])[0]
         for block, chosen_B, where in self._by_block(places_K):
@@ -132,7 +132,7 @@ class Vectors:
         return distances_K
 
     def _by_block(self, places_K: Places) -> Iterator[tuple[Floats32, Places, slice]]:
-        """Each block with its selected rows and their slice of the ascending places."""
+        """Yield each block with its selected rows and their slice of the ascending places."""
         ends = np.searchsorted(places_K, np.arange(1, len(self._blocks) + 1) * BLOCK).tolist()
         for i, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
             if end > start:
@@ -140,13 +140,13 @@ class Vectors:
 
 
 def rounded(similarities_K: Floats) -> Floats32:
-    """1 minus each similarity, rounded to float32 first so that equal directions have distance 0, not 1e-16."""
+    """Return 1 minus each similarity, rounded to float32 first: equal directions have distance 0, not 1e-16."""
     with np.errstate(over="ignore"):
         return np.asarray(np.float32(1) - similarities_K.astype(np.float32), np.float32)
 
 
 def _dots(block: Floats32, chosen_B: Places, query_D: Floats32, out: Floats32) -> None:
-    """Dot products of some rows of a block with a query."""
+    """Compute the dot products of some rows of a block with a query."""
     if len(chosen_B) > _MOST * (chosen_B[-1] + 1):
         np.take(_rows_dot(block[: chosen_B[-1] + 1], query_D), chosen_B, out=out, mode="clip")
         return
@@ -158,7 +158,7 @@ def _dots(block: Floats32, chosen_B: Places, query_D: Floats32, out: Floats32) -
 
 
 def _rows_dot(rows_BD: Floats32, query_D: Floats32) -> Floats32:
-    """As `rows_BD @ query_D`, which is slower here: memory bandwidth limits its matrix-vector product."""
+    """Compute `rows_BD @ query_D`, which is slower as `@`: memory bandwidth limits its matrix-vector product."""
     return np.asarray(np.einsum("ij,j->i", rows_BD, query_D))
 
 
@@ -187,7 +187,7 @@ class SparseVectors:
         self._values_E = np.concatenate([np.zeros(0, np.float32), *values])
 
     def nearest(self, query: SparseVector, limit: int, within: Places) -> Hits:
-        """The nearest of some records by 1 minus the dot product."""
+        """Find the nearest of some records by 1 minus the dot product."""
         indices_Q, values_Q = coordinates(query)
         met_E = np.isin(self._indices_E, indices_Q)
         weights = values_Q.astype(np.float64)[np.searchsorted(indices_Q, self._indices_E[met_E])]
@@ -200,7 +200,7 @@ class SparseVectors:
 
 
 def coordinates(vector: SparseVector) -> tuple[npt.NDArray[np.int64], Floats32]:
-    """Indices in ascending order and their values."""
+    """Return the indices in ascending order, and their values."""
     indices_Q = np.asarray(vector.indices, np.int64)
     order = np.argsort(indices_Q)
     return indices_Q[order], np.asarray(vector.values, np.float32)[order]

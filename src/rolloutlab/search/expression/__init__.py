@@ -18,16 +18,16 @@ __all__ = ["rank_of", "where_of"]
 def where_of(text: str, known: Collection[str] | None = None) -> Where:
     """Parse a condition.
 
-    known: names of the metadata fields there are; without it any name will do.
+    known: names of the metadata fields; None allows any name.
 
     Raises:
-        InputError: it is not a condition; the message points at the position, the hint is something to type.
+        InputError: the text is not a condition. The message points at the position, the hint is something to type.
     """
     source = Text(text, "reward > 0.5 and model == 'lab/practice'", known)
     return check_where(read_where(source.tree(), source))
 
 
 def rank_of(text: str, known: Collection[str] | None = None) -> Rank:
-    """Parse a rank; otherwise as `where_of`."""
+    """Parse a rank as `where_of` parses a condition."""
     source = Text(text, "knn('paris') - field('reward')", known)
     return parse_rank(read_rank(source.tree(), source))

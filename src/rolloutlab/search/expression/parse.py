@@ -12,14 +12,14 @@ from rolloutlab.errors import InputError
 from rolloutlab.search.dictionary import parse_rank
 from rolloutlab.search.expression.source import Text
 from rolloutlab.search.rank import FieldTerm, Knn, Rank, Rrf, SparseVector, Val, as_rank
-from rolloutlab.search.rules import normalized, violation
+from rolloutlab.search.rules import normalize, violation
 from rolloutlab.search.where import All, Among, AnyOf, Compare, Contains, Matches, Where, named, opposite
 
 COMPARISON_SYMBOLS: dict[type[ast.cmpop], str] = {
     ast.Eq: "$eq", ast.NotEq: "$ne", ast.Gt: "$gt", ast.GtE: "$gte", ast.Lt: "$lt", ast.LtE: "$lte",
 }  # fmt: skip
-TURNED = {"$eq": "$eq", "$ne": "$ne", "$gt": "$lt", "$gte": "$lte", "$lt": "$gt", "$lte": "$gte"}
-"""`0 < reward` is `reward > 0`."""
+SWAPPED = {"$eq": "$eq", "$ne": "$ne", "$gt": "$lt", "$gte": "$lte", "$lt": "$gt", "$lte": "$gte"}
+"""Operators with their sides swapped: `0 < reward` is `reward > 0`."""
 METHODS: dict[str, Callable[[str, Any], Where]] = {
     "contains": lambda field, value: Contains(field, value),
     "not_contains": lambda field, value: Contains(field, value, negated=True),
@@ -28,11 +28,11 @@ METHODS: dict[str, Callable[[str, Any], Where]] = {
     "is_in": lambda field, value: Among(field, tuple(value)),
     "not_in": lambda field, value: Among(field, tuple(value), negated=True),
 }
-"""Methods of a field; also functions: `document.regex('a+')` and `regex(document, 'a+')`."""
+"""Methods of a field, which are functions too: `document.regex('a+')` and `regex(document, 'a+')`."""
 
 
 def read_where(node: ast.expr, text: Text) -> Where:
-    """The condition of a node."""
+    """Read the condition of a node."""
     try:
         return _condition(node, text)
     except RecursionError:
@@ -55,7 +55,9 @@ def _condition(node: ast.expr, text: Text) -> Where:
     if isinstance(node, ast.Call):
         return _method(node, text)
     if (field := text.field(node)) is not None:
-        raise text.error(f"{text.source(node)} by itself is not a condition", node, hint=f"{_written(field)} == True")
+        raise text.error(
+            f"{text.source(node)} by itself is not a condition", node, hint=f"{_write_field(field)} == True"
+        )
     raise text.error(f"{text.source(node)} is not a condition", node)
 
 
@@ -64,7 +66,7 @@ def _not(node: ast.UnaryOp, text: Text) -> Where:
     try:
         return opposite(where)
     except InputError as error:
-        raise text.error(_unfielded(error.message) or "", node, hint=_unfielded(error.hint)) from None
+        raise text.error(_strip_f(error.message) or "", node, hint=_strip_f(error.hint)) from None
 
 
 def _comparison(left: ast.expr, operator: ast.cmpop, right: ast.expr, text: Text) -> Where:
@@ -75,28 +77,28 @@ def _comparison(left: ast.expr, operator: ast.cmpop, right: ast.expr, text: Text
     symbol = COMPARISON_SYMBOLS[type(operator)]
     value = text.value(right)
     if value is not NotImplemented and (field := _field(left, text)) is not None:
-        return _checked_where(Compare(field, symbol, value), right, text)
+        return _check_leaf(Compare(field, symbol, value), right, text)
     value = text.value(left)
     if value is not NotImplemented and (field := _field(right, text)) is not None:
-        return _checked_where(Compare(field, TURNED[symbol], value), left, text)
+        return _check_leaf(Compare(field, SWAPPED[symbol], value), left, text)
     raise _not_a_field_and_a_value(left, right, text)
 
 
 def _membership(left: ast.expr, right: ast.expr, negated: bool, text: Text) -> Where:
     values, value = text.value(right), text.value(left)
     if isinstance(values, list) and (field := _field(left, text)) is not None:
-        return _checked_where(Among(field, tuple(values), negated), right, text)
+        return _check_leaf(Among(field, tuple(values), negated), right, text)
     if value is not NotImplemented and (field := _field(right, text)) is not None:
-        return _checked_where(Contains(field, value, negated), left, text)
+        return _check_leaf(Contains(field, value, negated), left, text)
     field = _field(left, text)
     if field is not None and values is not NotImplemented:
-        hint = f"{_written(field)} {'not ' if negated else ''}in ({values!r},)"
+        hint = f"{_write_field(field)} {'not ' if negated else ''}in ({values!r},)"
         raise text.error(f"{text.source(right)} is one value, not several", right, hint=hint)
     raise _not_a_field_and_a_value(left, right, text)
 
 
 def _method(node: ast.Call, text: Text) -> Where:
-    """`document.regex('a+')`, or `regex(document, 'a+')`."""
+    """Read a call such as `document.regex('a+')` or `regex(document, 'a+')`."""
     called, operands = node.func, list(node.args)
     if isinstance(called, ast.Attribute):
         operands.insert(0, called.value)
@@ -111,18 +113,18 @@ def _method(node: ast.Call, text: Text) -> Where:
     if field is None or value is NotImplemented or isinstance(value, list) is not listed:
         hint = f"model.{name}(['a', 'b'])" if listed else f"document.{name}('paris')"
         raise text.error(f"{name} takes a field and {'a list' if listed else 'one value'}", node, hint=hint)
-    return _checked_where(METHODS[name](field, value), operands[1], text)
+    return _check_leaf(METHODS[name](field, value), operands[1], text)
 
 
 def _field(node: ast.expr, text: Text) -> str | None:
     return None if text.value(node) is not NotImplemented else text.field(node)
 
 
-def _checked_where(where: Where, node: ast.expr, text: Text) -> Where:
-    """A condition on one field, validated."""
-    where = normalized(where)
+def _check_leaf(where: Where, node: ast.expr, text: Text) -> Where:
+    """Validate a condition on one field."""
+    where = normalize(where)
     if wrong := violation(where):
-        raise text.error(wrong[0], node, hint=_unfielded(repr(wrong[1])))
+        raise text.error(wrong[0], node, hint=_strip_f(repr(wrong[1])))
     return where
 
 
@@ -134,16 +136,16 @@ def _not_a_field_and_a_value(left: ast.expr, right: ast.expr, text: Text) -> Inp
             return text.error(f"{text.source(node)} is neither a field nor a value", node, hint=hint)
     if (field := _field(left, text)) is None:
         return text.error("two values are compared, and no field", left)
-    written = f"{_written(field)} == '{text.source(right)}'"
+    written = f"{_write_field(field)} == '{text.source(right)}'"
     return text.error("two fields are compared; a field is compared with a value", right, hint=written)
 
 
-def _written(field: str) -> str:
-    return _unfielded(named(field)) or field
+def _write_field(field: str) -> str:
+    return _strip_f(named(field)) or field
 
 
-def _unfielded(python: str | None) -> str | None:
-    """A hint in Python's notation, without the `F.` that a text does not need."""
+def _strip_f(python: str | None) -> str | None:
+    """Remove from a hint in Python's notation the `F.` that a text does not need."""
     return python and python.replace("(F.", "(").removeprefix("F.")
 
 
@@ -154,7 +156,7 @@ ARITHMETIC_SYMBOLS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 FUNCTIONS = ("exp", "log", "abs")
 EXTREMES = ("max", "min")
 _RRF = "rrf([knn('paris', default=16, return_rank=True), knn('paris', key='bm25', default=16, return_rank=True)], k=60)"
-MADE: dict[str, tuple[str, tuple[str, ...], str]] = {
+MAKERS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "knn": ("knn", ("query", "key", "limit", "default", "return_rank"), "knn('paris', limit=50)"),
     "field": ("field", ("key", "default"), "field('reward', default=0)"),
     "val": ("val", ("value",), "val(0.5)"),
@@ -167,7 +169,7 @@ ALIASES = {"Knn": "knn", "FieldTerm": "field", "Val": "val", "Rrf": "rrf", "Spar
 
 
 def read_rank(node: ast.expr, text: Text) -> Rank:
-    """The rank of a node."""
+    """Read the rank of a node."""
     try:
         part = _part(node, text)
         return part if isinstance(part, Rank) else as_rank(part)
@@ -177,24 +179,24 @@ def read_rank(node: ast.expr, text: Text) -> Rank:
 
 def _part(node: ast.expr, text: Text) -> Part:
     if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC_SYMBOLS:
-        return _computed(ARITHMETIC_SYMBOLS[type(node.op)], node, text, _part(node.left, text), _part(node.right, text))
+        return _compute(ARITHMETIC_SYMBOLS[type(node.op)], node, text, _part(node.left, text), _part(node.right, text))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
         inside = _part(node.operand, text)
         return -inside if isinstance(node.op, ast.USub) else inside
     if isinstance(node, ast.Call):
-        return _called(node, text)
+        return _read_call(node, text)
     if (value := text.value(node)) is NotImplemented:
         if (field := text.field(node)) is None:
             raise text.error(f"{text.source(node)} cannot be part of a rank", node)
-        return _checked_rank(FieldTerm(field), node, text)
+        return _check_rank(FieldTerm(field), node, text)
     if isinstance(value, bool) or not isinstance(value, int | float):
         hint = f"knn({value!r})" if isinstance(value, str) else None
         raise text.error(f"{text.source(node)} is not a rank", node, hint=hint)
-    _checked_rank(Val(value), node, text)
+    _check_rank(Val(value), node, text)
     return value
 
 
-def _computed(compute: Callable[..., Any], node: ast.expr, text: Text, *parts: Part) -> Part:
+def _compute(compute: Callable[..., Any], node: ast.expr, text: Text, *parts: Part) -> Part:
     try:
         result: Part = compute(*parts)
     except (ZeroDivisionError, OverflowError) as error:
@@ -202,7 +204,7 @@ def _computed(compute: Callable[..., Any], node: ast.expr, text: Text, *parts: P
     return result
 
 
-def _called(node: ast.Call, text: Text) -> Part:
+def _read_call(node: ast.Call, text: Text) -> Part:
     called, operands, name = node.func, list(node.args), ""
     if isinstance(called, ast.Attribute):
         name, operands = called.attr, [called.value, *operands]
@@ -212,23 +214,23 @@ def _called(node: ast.Call, text: Text) -> Part:
         return getattr(as_rank(_part(operands[0], text)), name)()  # type: ignore[no-any-return]
     if name in EXTREMES and len(operands) > 1 and not node.keywords:
         return reduce(lambda a, b: getattr(a, name)(b), [as_rank(_part(operand, text)) for operand in operands])
-    if name in MADE and name != "sparse" and isinstance(called, ast.Name):
-        return _made(name, node, text)
+    if name in MAKERS and name != "sparse" and isinstance(called, ast.Name):
+        return _make(name, node, text)
     if name in FUNCTIONS or name in EXTREMES:
         hint = f"{name}(knn('paris'))" if name in FUNCTIONS else f"{name}(knn('paris'), 0.5)"
         raise text.error(f"{name} is of {'one rank' if name in FUNCTIONS else 'two ranks or more'}", node, hint=hint)
-    names = (*MADE, *FUNCTIONS, *EXTREMES)
+    names = (*MAKERS, *FUNCTIONS, *EXTREMES)
     near = get_close_matches(name.lower(), names, 1)
     hint = ", ".join(f"{known}(...)" for known in names)
     if near:
-        hint = MADE[near[0]][2] if near[0] in MADE else f"{near[0]}(...)"
+        hint = MAKERS[near[0]][2] if near[0] in MAKERS else f"{near[0]}(...)"
     raise text.error(f"{name or text.source(called)} is not a function of ranks", node, hint=hint)
 
 
-def _made(name: str, node: ast.Call, text: Text) -> Rank:
+def _make(name: str, node: ast.Call, text: Text) -> Rank:
     operands = _operands(name, node, text)
     if name == "rrf":
-        return _fused(operands, node, text)
+        return _fuse(operands, node, text)
     values = {key: _value(key, inside, text) for key, inside in operands.items()}
     if name == "field" and isinstance(values.get("key"), str):
         text.check_name(values["key"], operands["key"])
@@ -236,13 +238,13 @@ def _made(name: str, node: ast.Call, text: Text) -> Rank:
     try:
         made = kinds[name](**values)
     except (InputError, TypeError):
-        raise text.error(f"{text.source(node)} is not complete", node, hint=MADE[name][2]) from None
-    return _checked_rank(made, node, text)
+        raise text.error(f"{text.source(node)} is not complete", node, hint=MAKERS[name][2]) from None
+    return _check_rank(made, node, text)
 
 
 def _operands(name: str, node: ast.Call, text: Text) -> dict[str, ast.expr]:
-    """The operands of a call by their names."""
-    _, keys, example = MADE[name]
+    """Find the operands of a call by their names."""
+    _, keys, example = MAKERS[name]
     if len(node.args) > len(keys) or any(isinstance(inside, ast.Starred) for inside in node.args):
         raise text.error(f"{name} has {len(keys)} operands: {', '.join(keys)}", node, hint=example)
     operands = dict(zip(keys, node.args, strict=False))
@@ -270,25 +272,25 @@ def _sparse(node: ast.Call, text: Text) -> SparseVector:
     operands = _operands("sparse", node, text) if ALIASES.get(name, name) == "sparse" else {}
     lists = [text.value(inside) for inside in operands.values()]
     if len(lists) != 2 or not all(isinstance(each, list) for each in lists):
-        raise text.error("a query is a text, a list of numbers or a sparse vector", node, hint=MADE["sparse"][2])
+        raise text.error("a query is a text, a list of numbers or a sparse vector", node, hint=MAKERS["sparse"][2])
     return SparseVector(**dict(zip(operands, lists, strict=True)))
 
 
-def _fused(operands: dict[str, ast.expr], node: ast.Call, text: Text) -> Rank:
+def _fuse(operands: dict[str, ast.expr], node: ast.Call, text: Text) -> Rank:
     ranks = operands.pop("ranks")
     if not isinstance(ranks, ast.List | ast.Tuple):
-        raise text.error("rrf fuses a list of ranks", ranks, hint=MADE["rrf"][2])
+        raise text.error("rrf fuses a list of ranks", ranks, hint=MAKERS["rrf"][2])
     options = {key: _value(key, inside, text) for key, inside in operands.items()}
     try:
         return Rrf([read_rank(each, text) for each in ranks.elts], **options)
     except (InputError, TypeError, ValueError) as error:
         if isinstance(error, InputError) and "\n" in error.message:
             raise  # the inner error already points at its position
-        raise text.error(str(error), node, hint=MADE["rrf"][2]) from None
+        raise text.error(str(error), node, hint=MAKERS["rrf"][2]) from None
 
 
-def _checked_rank(rank: Rank, node: ast.expr, text: Text) -> Rank:
-    """A rank, validated."""
+def _check_rank(rank: Rank, node: ast.expr, text: Text) -> Rank:
+    """Validate a rank."""
     try:
         return parse_rank(rank)
     except InputError as error:

@@ -21,22 +21,22 @@ _FOREIGN = re.compile(
 _WORDS = {
     "&&": "and", "||": "or", "!": "not ", "<>": "!=", "=": "==", "AND": "and", "OR": "or", "NOT": "not", "IN": "in",
 }  # fmt: skip
-"""Operators of SQL and JavaScript, and Python's."""
+"""Operators of SQL and JavaScript with those of Python."""
 
 
 class Text:
-    """One condition or rank as text. example: shown as a hint. known: names of the fields, if known."""
+    """One condition or rank as text. example: a text that is shown as a hint. known: names of the fields, if known."""
 
     def __init__(self, text: str, example: str, known: Collection[str] | None) -> None:
         self.line = _BLANK.sub(lambda match: " " if match[0].isspace() else match[0], text).rstrip()
         self.example = example
         self.known = known
         self._ticked: dict[int, str] = {}  # names in backticks, by their start in `_readable`
-        self._readable = _QUOTED.sub(self._unticked, self.line)
+        self._readable = _QUOTED.sub(self._replace_backticks, self.line)
         self._indent = len(self._readable) - len(self._readable.lstrip())
 
     def tree(self) -> ast.expr:
-        """The syntax tree of the text."""
+        """Parse the text into its syntax tree."""
         if not self.line.strip():
             raise InputError("the text is empty", hint=self.example)
         try:
@@ -44,35 +44,35 @@ class Text:
                 return ast.parse(self._readable.lstrip(), mode="eval").body
         except SyntaxError as error:
             place = self._indent + max((error.offset or 1) - 1, 0)
-            raise self._pointing(f"syntax error: {error.msg}", place, hint=self._respelled()) from None
+            raise self._point_at(f"syntax error: {error.msg}", place, hint=self._respell()) from None
         except (RecursionError, MemoryError):
             raise too_deep() from None
         except ValueError as error:  # such as a null byte
             raise InputError(f"syntax error: {error}", hint=self.example) from None
 
     def error(self, why: str, node: ast.AST, *, hint: str | None = None) -> InputError:
-        """The error for a node."""
-        return self._pointing(why, self._place(node), hint=hint or self.example)
+        """Make the error for a node."""
+        return self._point_at(why, self._place(node), hint=hint or self.example)
 
     def source(self, node: ast.AST) -> str:
-        """The source of a node."""
+        """Return the source of a node."""
         begin = self._place(node)
         end = self._character(node.end_col_offset or 0)  # type: ignore[attr-defined]
         return self.line[begin:end]
 
     def field(self, node: ast.AST) -> str | None:
-        """The field that a node names; None if it is not a name. Raises InputError: no record has this field."""
+        """Return the field that a node names; None if it is not a name. InputError if no record has this field."""
         if (name := self._name(node)) is not None:
             self.check_name(name, node, (ID, DOCUMENT))
         return name
 
     def check_name(self, name: str, node: ast.AST, besides: Collection[str] = ()) -> None:
-        """InputError for an unknown field name."""
+        """Raise InputError for an unknown field name."""
         if problem := name_problem(name, besides, self.known):
             raise self.error(problem[0], node, hint=problem[1])
 
     def value(self, node: ast.AST) -> Any:
-        """The literal of a node: a string, number, bool or a list of them; NotImplemented if it is not a literal."""
+        """Return the literal of a node: a string, number, bool or a list of them; NotImplemented if it is none."""
         if isinstance(node, ast.Name) and node.id in ("true", "false"):
             return node.id == "true"
         if isinstance(node, ast.List | ast.Tuple | ast.Set):
@@ -88,7 +88,7 @@ class Text:
     def _name(self, node: ast.AST) -> str | None:
         if isinstance(node, ast.Name):
             ticked = self._ticked.get(self._place(node))
-            return ticked if ticked is not None else OWN.get(node.id, self._spelled(node))
+            return ticked if ticked is not None else OWN.get(node.id, self._spelling_of(node))
         if isinstance(node, ast.Subscript) and _is_fields(node.value):
             inside = self.value(node.slice)
             if not isinstance(inside, str):
@@ -96,23 +96,23 @@ class Text:
             return inside
         if isinstance(node, ast.Attribute):
             if _is_fields(node.value):
-                return OWN.get(node.attr, self._spelled(node))
+                return OWN.get(node.attr, self._spelling_of(node))
             before = self._name(node.value)
-            return None if before is None else f"{before}.{self._spelled(node)}"
+            return None if before is None else f"{before}.{self._spelling_of(node)}"
         return None
 
-    def _spelled(self, node: ast.AST) -> str:
-        """The last name of a node as it was written, since `ast` applies NFKC to identifiers."""
+    def _spelling_of(self, node: ast.AST) -> str:
+        """Return the last name of a node as it was written, since `ast` applies NFKC to identifiers."""
         return self.source(node).rpartition(".")[2].strip()
 
-    def _unticked(self, match: re.Match[str]) -> str:
-        """A name of the same length for one in backticks, so that columns stay the same."""
+    def _replace_backticks(self, match: re.Match[str]) -> str:
+        """Replace a name in backticks by one of the same length, so that columns stay the same."""
         quoted = match[0]
         if not quoted.startswith("`"):
             return quoted
         if len(quoted) < 3:
             hint = "`reward.exact match` > 0"
-            raise self._pointing("there is no name between the backticks", match.start(), hint=hint)
+            raise self._point_at("there is no name between the backticks", match.start(), hint=hint)
         self._ticked[match.start() + 1] = quoted[1:-1]
         return f" {'x' * (len(quoted) - 2)} "
 
@@ -120,19 +120,19 @@ class Text:
         return self._character(node.col_offset)  # type: ignore[attr-defined]
 
     def _character(self, column: int) -> int:
-        """The character index of an `ast` column, which counts UTF-8 bytes."""
+        """Return the character index of an `ast` column, which counts UTF-8 bytes."""
         read = self._readable.lstrip()
         return self._indent + len(read.encode(errors="surrogatepass")[:column].decode(errors="replace"))
 
-    def _pointing(self, why: str, place: int, *, hint: str) -> InputError:
-        """An error followed by the text and a caret below the position."""
+    def _point_at(self, why: str, place: int, *, hint: str) -> InputError:
+        """Make an error with the text and a caret below the position."""
         place = min(place, len(self.line))
         begin = max(0, min(place - _WINDOW // 2, len(self.line) - _WINDOW))
         part = re.sub(r"\s", " ", self.line[begin : begin + _WINDOW])
         return InputError(f"{why}\n  {part}\n  {' ' * (place - begin)}^", hint=hint)
 
-    def _respelled(self) -> str:
-        """The text with operators of SQL or JavaScript replaced by Python's, else the example."""
+    def _respell(self) -> str:
+        """Replace operators of SQL or JavaScript by Python's; without any, return the example."""
         better = _FOREIGN.sub(lambda match: _WORDS.get(match[0], match[0]), self.line)
         return better if better != self.line else self.example
 
