@@ -10,7 +10,7 @@ import pytest
 from rolloutlab.errors import InputError
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Embedding, ModelSettings, Price, Profile, Served, Settings, read_settings
-from rolloutlab.settings.connected import connected
+from rolloutlab.settings.connected import connect_settings
 
 
 @pytest.fixture(autouse=True)
@@ -354,9 +354,9 @@ train = 0
     settings = with_file(f'profile = "a"\n{text}')
     assert settings.service.prices == {"x/y": Price(1.0, 2.5, 0.0)}
     assert settings.service.budget == 20.0
-    changed = connected(settings, settings, None, {"project": "team/other"})
+    changed = connect_settings(settings, settings, None, {"project": "team/other"})
     assert (changed.service.budget, changed.service.prices) == (20.0, settings.service.prices)
-    assert connected(settings, settings, "https://paid.example", {}).service.budget is None
+    assert connect_settings(settings, settings, "https://paid.example", {}).service.budget is None
 
 
 @pytest.mark.parametrize("text", BROKEN)

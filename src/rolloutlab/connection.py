@@ -27,7 +27,7 @@ from rolloutlab.hints import as_hint
 from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.settings import EMBEDDED, Address, Served, Settings, profile_address, read_settings, vendor_of, vendors
-from rolloutlab.settings.connected import connected
+from rolloutlab.settings.connected import connect_settings
 from rolloutlab.widgets.html import code, for_notebook
 from rolloutlab.widgets.kit.parts import chip, foot, head, hints, panel
 from rolloutlab.widgets.kit.table import Heading, TableRow, table
@@ -442,7 +442,9 @@ class Connector:
         if service is None and not any(options.values()) and not insecure_http:
             with self._waiting() as note:
                 return describe(self.http, self.embedded, self._with_token(self.settings), note)
-        target = replace(connected(self._configured, self.settings, service, options), search=self.settings.search)
+        target = replace(
+            connect_settings(self._configured, self.settings, service, options), search=self.settings.search
+        )
         self.key_variables |= self.settings.key_variables | target.key_variables
         self._check_encrypted(target.service, insecure_http=insecure_http)
         target, typed = self._with_key(target)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from rolloutlab.settings.connected import connected
+from rolloutlab.settings.connected import connect_settings
 
 URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"
 MODEL = "Qwen/Qwen3-8B"
@@ -57,5 +57,5 @@ def test_a_url_of_the_settings_does_not_get_the_key(notebook):
     settings = notebook.lab.settings
     model = settings.model.model_copy(update={"engine": "tinker", "engine_url": "https://other.example"})
     configured = settings.__class__(home=settings.home, model=model)
-    chosen = connected(configured, configured, f"tinker:{MODEL}", {}, {"TINKER_API_KEY": "x"})
+    chosen = connect_settings(configured, configured, f"tinker:{MODEL}", {}, {"TINKER_API_KEY": "x"})
     assert chosen.model.engine_url == URL

@@ -24,7 +24,7 @@ _IN_NOTEBOOKS = ("%", "lab.")
 
 
 class _ToldToEndError(KeyboardInterrupt):
-    """A signal told the command to end, which it does as after an interrupt. number: the number of the signal."""
+    """A signal told the command to end, as after an interrupt. number: the number of the signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def add_capture(commands: Any) -> None:
 
 
 def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """The arguments of `capture`, and the command after them."""
+    """Split off the command after the arguments of `capture`. Other commands have none."""
     at = arguments.index("--") if "--" in arguments else len(arguments)
     return (arguments[:at], arguments[at + 1 :]) if arguments[:1] == ["capture"] else (arguments, [])
 
@@ -94,14 +94,14 @@ def _capture(options: argparse.Namespace) -> int:
     if options.results and not options.sessions:
         raise InputError("--results has the rewards of sessions", hint="--sessions --results FILES")
     try:
-        with _told_to_end():
+        with _interrupt_on_signals():
             _run(options, beginning)
     except KeyboardInterrupt as error:
         with suppress(OSError):  # of a terminal that is gone
-            print("\n".join(map(in_terminal, getattr(error, "__notes__", []))), file=sys.stderr, flush=True)
+            print("\n".join(map(reword_for_terminal, getattr(error, "__notes__", []))), file=sys.stderr, flush=True)
         return 128 + error.number if isinstance(error, _ToldToEndError) else 130
     except RolloutlabError as error:
-        error.hint = error.hint and in_terminal(error.hint)
+        error.hint = error.hint and reword_for_terminal(error.hint)
         raise
     return 0
 
@@ -110,14 +110,14 @@ def _run(options: argparse.Namespace, beginning: dict[str, Any]) -> None:
     from rolloutlab.session import Session
 
     again = {name: value for name in _AGAIN if (value := getattr(options, name)) is not None}
-    command = _Command(options.program, partial(_to_resume, options))
+    command = _Command(options.program, partial(_resume_command, options))
     session = Session()
     try:
         if options.service:
             session.connect(options.service)
         if options.sessions:
-            given = {"results": options.results, "resume": options.resume, **beginning, **again}
-            made = session.capture(options.name, command, **given)
+            arguments = {"results": options.results, "resume": options.resume, **beginning, **again}
+            made = session.capture(options.name, command, **arguments)
         elif options.resume:
             made = session.resume(options.name, program=command, **again)
         else:
@@ -128,8 +128,8 @@ def _run(options: argparse.Namespace, beginning: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _told_to_end() -> Iterator[None]:
-    """A context in which SIGTERM and SIGHUP act like an interrupt: samples are stored, and the program is ended.
+def _interrupt_on_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP act like an interrupt in this context: samples are stored, and the program is ended.
 
     Only the first signal acts. A service manager sends both, and a second interrupt would not wait for the disk.
     """
@@ -151,8 +151,8 @@ def _told_to_end() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _to_resume(options: argparse.Namespace, label: str, program: str) -> str:
-    """The command line that continues a collection. program: the command that it runs."""
+def _resume_command(options: argparse.Namespace, label: str, program: str) -> str:
+    """Write the command line that continues a collection. program: the command that it runs."""
     words = ["rolloutlab", "capture", label, *(["--sessions"] if options.sessions else []), "--resume"]
     for name in ("service", "results", "concurrency", "timeout"):
         if (value := getattr(options, name)) is not None:
@@ -160,8 +160,8 @@ def _to_resume(options: argparse.Namespace, label: str, program: str) -> str:
     return f"{shlex.join(words)} -- {program}"
 
 
-def in_terminal(line: str) -> str:
-    """A line of advice for notebooks, reworded for a terminal."""
+def reword_for_terminal(line: str) -> str:
+    """Reword a line of advice for notebooks, for a terminal."""
     line = line.replace("run the cell again", "the same command again").replace("the cell again", "the command again")
     return f"in a notebook: {line}" if line.startswith(_IN_NOTEBOOKS) else line
 

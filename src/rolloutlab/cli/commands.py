@@ -15,7 +15,7 @@ from rolloutlab.cli.engine import check as check_engine
 from rolloutlab.cli.report import add_report
 from rolloutlab.errors import InputError, PolicyError, RolloutlabError
 from rolloutlab.fsutil import path_of, refused
-from rolloutlab.settings import PACKAGED, SMOLLM2, ModelSettings, Settings, engines, explained, read_settings
+from rolloutlab.settings import PACKAGED, SMOLLM2, ModelSettings, Settings, engines, explain_error, read_settings
 
 if TYPE_CHECKING:
     from rolloutlab.service.lifecycle import Folder
@@ -28,10 +28,10 @@ _PREDECESSOR_TIMEOUT = 60.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command. Exit status: 0 for success, 1 for a failed check, 2 for an error of ours, 130 for an interrupt."""
+    """Run a command, and return its exit status: 0, 1 for a failed check, 2 for an error of ours, 130 interrupted."""
     try:
         own, program = split_command(sys.argv[1:] if arguments is None else arguments)
-        options = _parser().parse_args(own, argparse.Namespace(program=program))
+        options = _make_parser().parse_args(own, argparse.Namespace(program=program))
         if sys.flags.optimize > 1:
             message = "transformers needs docstrings, which PYTHONOPTIMIZE=2 and python -OO remove"
             raise InputError(message, hint="PYTHONOPTIMIZE=1")
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     settings = read_settings()
     parser = argparse.ArgumentParser(prog="rolloutlab", description="Reinforcement learning on language models.")
     commands = parser.add_subparsers(required=True)
@@ -121,7 +121,7 @@ def _model_settings(options: argparse.Namespace) -> ModelSettings:
     try:
         return ModelSettings(**{name: getattr(options, name) for name in ModelSettings.model_fields})
     except ValidationError as error:
-        message, example = explained(first := error.errors()[0])
+        message, example = explain_error(first := error.errors()[0])
         option = f"--{str(first['loc'][0]).replace('_', '-')}"
         raise InputError(f"{option}: {message}", hint=f"{option}={example}") from None
 

@@ -19,7 +19,7 @@ _TOLERANCE = 1e-4
 
 
 def add_check_options(check: argparse.ArgumentParser) -> None:
-    """The options of `engine check` besides policy and engine."""
+    """Add the options of `engine check` besides policy and engine."""
     check.add_argument(
         "--only",
         action="append",
@@ -34,11 +34,12 @@ def add_check_options(check: argparse.ArgumentParser) -> None:
 
 
 def check(policy: str, model: ModelSettings, options: argparse.Namespace) -> int:
-    """Print the report; 0 if everything passes, else 1. Progress goes to standard error.
+    """Print the report, and return 0 if everything passes, else 1. Progress goes to standard error.
 
     Raises:
-        InputError: a wrong tolerance, or no such line. PolicyError: the engine's packages are missing. Others as of
-        `open_engine`.
+        InputError: the tolerance is wrong, or there is no such line.
+        PolicyError: the engine's packages are missing.
+        RolloutlabError: the errors of `open_engine`.
     """
     if not (math.isfinite(options.tolerance) and options.tolerance > 0):
         raise InputError(f"--tolerance must be a number > 0, not {options.tolerance}", hint=f"--tolerance={_TOLERANCE}")
@@ -48,14 +49,14 @@ def check(policy: str, model: ModelSettings, options: argparse.Namespace) -> int
         raise PolicyError(f"engines need {error.name}", hint="pip install 'rolloutlab[local]'") from error
     quiet_transformers()
     try:
-        report = _measured(policy, model, options.tolerance, options.only)
+        report = _measure(policy, model, options.tolerance, options.only)
     finally:
         _progress("")
     print(json.dumps(report.to_json(), indent=2) if options.json else report.table())
     return 0 if report.passed else 1
 
 
-def _measured(policy: str, model: ModelSettings, tolerance: float, only: list[str]) -> "Report":
+def _measure(policy: str, model: ModelSettings, tolerance: float, only: list[str]) -> "Report":
     from rolloutlab.engines.check import Conformance, load_reference
     from rolloutlab.engines.open import open_engine
     from rolloutlab.engines.report import Report

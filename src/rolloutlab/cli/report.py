@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rolloutlab.cli.capture import in_terminal
+from rolloutlab.cli.capture import reword_for_terminal
 from rolloutlab.errors import NotFoundError, RolloutlabError
 from rolloutlab.fsutil import path_of
 from rolloutlab.settings import Settings, read_settings
@@ -39,16 +39,16 @@ def _report(options: argparse.Namespace) -> None:
             raise NotFoundError("this lab has no run: no job has made a checkpoint", hint="%%train NAME")
         print(session.report(names, options.out, overwrite=options.overwrite))
     except RolloutlabError as error:
-        error.hint = error.hint and _in_terminal(error.hint, options, settings)
+        error.hint = error.hint and _reword(error.hint, options, settings)
         raise
     finally:
         session.close()
 
 
-def _in_terminal(hint: str, options: argparse.Namespace, settings: Settings) -> str:
-    """What to type instead in a terminal: of a cell that shows a run, the command that reports it."""
+def _reword(hint: str, options: argparse.Namespace, settings: Settings) -> str:
+    """Reword a hint for a terminal: for a cell that shows a run, the command that reports the run."""
     if not hint.startswith("%runs "):
-        return in_terminal(hint)
+        return reword_for_terminal(hint)
     home = [] if options.home == settings.home else ["--home", str(options.home)]
     out = [] if options.out == _OUT else ["--out", options.out]
     return shlex.join(["rolloutlab", "report", *shlex.split(hint)[1:], *home, *out])

@@ -13,7 +13,7 @@ from rolloutlab.settings.model import (
     Settings,
 )
 from rolloutlab.settings.read import (
-    explained,
+    explain_error,
     named_policy,
     profile_address,
     read_settings,
@@ -36,7 +36,7 @@ __all__ = [
     "connectable",
     "engine_plugin",
     "engines",
-    "explained",
+    "explain_error",
     "named_policy",
     "profile_address",
     "read_settings",

@@ -13,17 +13,22 @@ from rolloutlab.settings.values import inference_url, project_name, service_url,
 from rolloutlab.settings.vendors import connectable, engine_plugin, vendor_of, vendors
 
 
-def connected(
+def connect_settings(
     configured: Settings,
     now: Settings,
     service: str | None,
     options: Mapping[str, str | bool | None],
     environment: Mapping[str, str] = os.environ,
 ) -> Settings:
-    """The settings in force after `%connect SERVICE` with options.
+    """Return the settings in force after `%connect SERVICE` with options.
 
-    configured: as first read. now: the present ones, which a call without a service changes. options: `inference`,
-    `key_env`, `key_keyring` and `project`; None where they are not given. A key of the keyring is not read here.
+    Args:
+        configured: The settings as first read.
+        now: The present settings, which a call without a service changes.
+        service: A profile, a URL, `embedded`, or a name of a plug-in with what it connects to; None keeps the service.
+        options: `inference`, `key_env`, `key_keyring` and `project`; None for those without a value. A key in the
+            keyring is not read here.
+        environment: The environment variables.
 
     Raises:
         InputError: there is no such profile, an option is wrong, or the variable that should hold the key is not set.
@@ -38,7 +43,7 @@ def connected(
     if given.keys() >= {"key_env", "key_keyring"}:
         raise InputError("a key is in a variable or in the keyring", hint=f"%connect {service or ''} --key-keyring")
     if service is None and now.service:
-        return _settled(now, _changed(now.service, given, environment), given, "")
+        return _with_address(now, _change_address(now.service, given, environment), given, "")
     engine, _, rest = str(service).partition(":")
     is_engine = service not in configured.profiles and engine in connectable()
     if service is None or service == EMBEDDED or is_engine:
@@ -46,19 +51,19 @@ def connected(
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"{option} is for a service elsewhere", hint="%connect embedded --project TEAM/PROJECT")
         if service is None or service == EMBEDDED:
-            return _settled(configured, None, given, EMBEDDED)
-        return _settled(engine_plugin(engine).connect(rest, configured, environment), None, given, service)
-    address = profile_address(_profile(configured, service), environment, configured.project)
-    address = _changed(address, given, environment)
+            return _with_address(configured, None, given, EMBEDDED)
+        return _with_address(engine_plugin(engine).connect(rest, configured, environment), None, given, service)
+    address = profile_address(_find_profile(configured, service), environment, configured.project)
+    address = _change_address(address, given, environment)
     vendor = vendor_of(address.kind)
     if vendor and vendor.names_hold_project and not address.project:
         hint = f"%connect {address.kind}:ENTITY/PROJECT"
         raise InputError(f"{address.kind} needs the entity and the project of the models", hint=hint)
-    return _settled(configured, address, given, service)
+    return _with_address(configured, address, given, service)
 
 
-def _changed(address: Address, given: Mapping[str, Any], environment: Mapping[str, str]) -> Address:
-    """The address with the given options; InputError when the variable that should hold its key is not set."""
+def _change_address(address: Address, given: Mapping[str, Any], environment: Mapping[str, str]) -> Address:
+    """Change an address by options, or raise InputError if the variable that should hold its key is not set."""
     is_vendors = vendor_of(address.kind) is not None
     if is_vendors and given.get("inference", address.inference_base_url) != address.inference_base_url:
         raise InputError("the key of this service goes to its own addresses alone", hint="leave out --inference")
@@ -78,8 +83,8 @@ def _changed(address: Address, given: Mapping[str, Any], environment: Mapping[st
     )
 
 
-def _profile(configured: Settings, service: str) -> Profile:
-    """The profile of that name, or one made of a URL or of `wandb:ENTITY/PROJECT`."""
+def _find_profile(configured: Settings, service: str) -> Profile:
+    """Find the profile of a name, or make one of a URL or of `wandb:ENTITY/PROJECT`."""
     if service not in configured.profiles:
         kind, _, project = str(service).partition(":")
         if kind in vendors():
@@ -104,8 +109,8 @@ def _profile(configured: Settings, service: str) -> Profile:
     return replace(profile, project=configured.project if wins else profile.project)
 
 
-def _settled(settings: Settings, address: Address | None, given: Mapping[str, Any], service: str) -> Settings:
-    """The settings with this address and its origin. service: what was typed; empty if the service stays the same."""
+def _with_address(settings: Settings, address: Address | None, given: Mapping[str, Any], service: str) -> Settings:
+    """Put an address and its origin into settings. service: what was typed; empty if the service stays the same."""
     origins = dict(settings.origins)
     if service:
         origins["service"] = f"%connect {service}"

@@ -24,7 +24,8 @@ from rolloutlab.settings.vendors import LOCAL, engine_keys, vendor_of, vendors
 if TYPE_CHECKING:
     from rolloutlab.api.http.secrecy import Bearers
 
-EMBEDDED = "embedded"  # the service whose address changes with every start
+EMBEDDED = "embedded"
+"""The name of the embedded service, whose address changes with every start."""
 PACKAGED = {"practice": "weights", "practice-reasoning": "reasoning", "practice-games": "games"}
 """Policies that come with the package: folders in rolloutlab.policy.practice."""
 SMOLLM2 = "smollm2"
@@ -33,10 +34,16 @@ SMOLLM2 = "smollm2"
 
 @dataclass(frozen=True)
 class Address:
-    """A service. `base_url` is without /v1, `inference_base_url` ends in /v1. token: the bearer token, or its sources.
+    """A service.
 
-    project: TEAM/PROJECT, under which the service counts tokens. key_env: the variable that the token came from.
-    key_keyring: whether the token is in the keyring of this machine. prices, budget, kind: as of `Profile`.
+    Attributes:
+        base_url: The URL of its training API, without /v1.
+        inference_base_url: The URL of its chat completions, which ends in /v1.
+        token: The bearer token, or its sources.
+        project: TEAM/PROJECT, under which the service counts tokens.
+        key_env: The variable that the token came from.
+        key_keyring: Whether the token is in the keyring of this machine.
+        prices: As for `Profile`, as are the two that follow.
     """
 
     base_url: str
@@ -77,7 +84,7 @@ class Served:
 
 @dataclass(frozen=True)
 class Price:
-    """What a model's tokens cost, in dollars per million. train: those that a job trains on."""
+    """What a model's tokens cost, in dollars per million. train: of the tokens that a job trains on."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     prompt: Dollars
@@ -87,11 +94,16 @@ class Price:
 
 @dataclass(frozen=True)
 class Profile:
-    """A service by name, validated only where the settings file is read. `api_key_env`: the variable with its key.
+    """A service by name. It is validated only where the settings file is read.
 
-    prices: prices of this service; they precede those of all services. budget: the most dollars that a lab spends
-    there. kind: `rolloutlab` follows the specification, `openai` only samples, any other is the hosted service of a
-    vendor.
+    Attributes:
+        url: The URL of its training API.
+        inference_url: The URL of its chat completions, if that is elsewhere.
+        api_key_env: The variable with its key.
+        project: TEAM/PROJECT, under which the service counts tokens.
+        prices: Prices of this service, which precede those of all services.
+        budget: The most dollars that a lab spends there.
+        kind: `rolloutlab` follows the specification, `openai` only samples, any other is a vendor's hosted service.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -104,8 +116,8 @@ class Profile:
     kind: ServiceKind = "rolloutlab"
 
 
-def with_vendor(profile: Any) -> Any:
-    """A profile as the settings file has it, with URL and key of its kind's vendor if it names no URL itself."""
+def add_vendor(profile: Any) -> Any:
+    """Add URL and key of its kind's vendor to a profile of the settings file, if the profile names no URL."""
     if not isinstance(profile, Mapping) or profile.keys() & {"url", "inference_url"}:
         return profile
     vendor = vendors().get(str(profile.get("kind"))) if "kind" in profile else None
@@ -113,7 +125,7 @@ def with_vendor(profile: Any) -> Any:
 
 
 class ModelSettings(BaseModel):
-    """The engine of the embedded service, and how it loads a policy. None: by the policy's size and the machine."""
+    """The engine of the embedded service, and how it loads a policy. None decides by the policy and the machine."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     engine: EngineName = Field(LOCAL, examples=[LOCAL])
@@ -129,7 +141,7 @@ class ModelSettings(BaseModel):
 
     @property
     def arguments(self) -> list[str]:
-        """What to type after `rolloutlab serve`: those that are not the default."""
+        """What to type after `rolloutlab serve`: the settings that are not the default."""
         return [f"--{n.replace('_', '-')}={value}" for n, value in self.model_dump(exclude_defaults=True).items()]
 
 
@@ -137,12 +149,20 @@ class ModelSettings(BaseModel):
 class Settings:
     """What one process works with.
 
-    home: the lab folder. service: None is the embedded one. policy: what the embedded service loads. linger: seconds
-    that it stays up without a client. project: what tokens are counted under, unless the service has its own.
-    embedding: the model that compares texts. search: the Chroma collection that `%search` queries, None for the lab.
-    client_metadata_url: the URL of our client ID metadata document. prices: by model, in dollars per million tokens.
-    profiles: services by name. model: the engine, and how it loads the policy. file: the settings file. origins: for
-    each setting, the variable, file or command that set it.
+    Attributes:
+        home: The lab folder.
+        service: The service; None is the embedded one.
+        policy: The policy that the embedded service loads.
+        linger: Seconds for which the embedded service stays up without a client.
+        project: The project under which tokens are counted, unless the service has its own.
+        embedding: The model that compares texts.
+        search: The collection that `%search` queries; None for the lab.
+        client_metadata_url: The URL of our client ID metadata document.
+        prices: Prices by model.
+        profiles: Services by name.
+        model: The engine, and how it loads the policy.
+        file: The settings file.
+        origins: The variable, file or command that set each setting.
     """
 
     home: Path

@@ -26,7 +26,7 @@ from rolloutlab.settings.model import (
     Profile,
     Served,
     Settings,
-    with_vendor,
+    add_vendor,
 )
 from rolloutlab.settings.values import (
     DocumentUrl,
@@ -42,7 +42,7 @@ from rolloutlab.settings.vendors import vendor_of
 
 
 class _Values(ModelSettings):
-    """What the settings file may set and, but for profiles and prices, the variables ROLLOUTLAB_... as well."""
+    """What the settings file may set. The variables ROLLOUTLAB_... may set all but profiles and prices."""
 
     home: LocalPath | None = None
     policy: LocalPath = "practice"
@@ -55,7 +55,7 @@ class _Values(ModelSettings):
     search: Text | None = None
     search_key_env: Variable | None = None
     client_metadata_url: DocumentUrl | None = None
-    profiles: dict[str, Annotated[Profile, BeforeValidator(with_vendor)]] = {}
+    profiles: dict[str, Annotated[Profile, BeforeValidator(add_vendor)]] = {}
     prices: dict[str, Price] = {}
 
 
@@ -63,14 +63,14 @@ _VARIABLES = {name: f"ROLLOUTLAB_{name.upper()}" for name in _Values.model_field
 
 
 class _Variables(_Values):
-    """What the environment may set; a variable names a service that needs no profile."""
+    """What the environment may set, which includes a service without a profile."""
 
     url: ServiceUrl | None = None
     inference_url: InferenceUrl | None = None
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
-    """Settings from the variables ROLLOUTLAB_..., listed in docs/connect.md, and from the settings file.
+    """Read the settings from the variables ROLLOUTLAB_..., listed in docs/connect.md, and from the settings file.
 
     Raises:
         InputError: a variable or the file is wrong; the message names the variable, or file and line.
@@ -86,7 +86,7 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
         return _VARIABLES[name] if name in overrides else str(path) if name in file.model_fields_set else "default"
 
     folder, model = Path.cwd() if "home" in overrides else path.parent, values.embedding
-    service, service_origin = _service(values, environment, origin)
+    service, service_origin = _find_service(values, environment, origin)
     shown, loaded = {name: origin(name) for name in _VARIABLES if name != "profile"}, ModelSettings.model_fields
     return Settings(
         home=folder / Path(values.home or platformdirs.user_data_dir("rolloutlab")).expanduser(),
@@ -106,7 +106,7 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
 
 
 def profile_address(profile: Profile, environment: Mapping[str, str], project: str | None = None) -> Address:
-    """The address of a profile, with the key that its variable holds now; `project` where it has none."""
+    """Return the address of a profile, with the key that its variable holds now. project: used if it has none."""
     key, inference = environment.get(profile.api_key_env or "") or None, profile.inference_url or f"{profile.url}/v1"
     named = profile.project or project
     address = Address(profile.url, inference, key, named, profile.api_key_env, kind=profile.kind)
@@ -114,19 +114,19 @@ def profile_address(profile: Profile, environment: Mapping[str, str], project: s
 
 
 def unknown_profile(name: str, profiles: Mapping[str, Profile]) -> InputError:
-    """The error for a profile that is not in the settings; the hint is the closest, or what to add."""
+    """Make the error for a profile that is not in the settings. The hint is the closest name, or what to add."""
     close = get_close_matches(str(name), [*profiles, EMBEDDED], n=1)
     return InputError(f"there is no profile {name!r}", hint=close[0] if close else f"[profiles.{name}] in the file")
 
 
 def named_policy(name: str, model: ModelSettings) -> str:
-    """A policy's full name, which is the real path of a folder or file, and how it is loaded."""
+    """Return a policy's full name, which for a folder or file is its real path, and how it is loaded."""
     path = _path_of_policy(name)
     return " ".join([str(path.resolve()) if path else name, *model.arguments])
 
 
 def short_name(policy: str) -> str:
-    """What models call their policy: the name of its folder, or of its file without the ending, else its own."""
+    """Return what models call their policy: the name of its folder, or of its file without the ending, or its own."""
     path = _path_of_policy(policy)
     if path is None:
         return policy
@@ -139,8 +139,10 @@ def _path_of_policy(policy: str) -> Path | None:
     return path if policy not in {*PACKAGED, SMOLLM2} and path.exists() else None
 
 
-def _service(values: _Variables, env: Mapping[str, str], origin: Callable[[str], str]) -> tuple[Address | None, str]:
-    """The service to talk to, None for the embedded one, and where that was set."""
+def _find_service(
+    values: _Variables, env: Mapping[str, str], origin: Callable[[str], str]
+) -> tuple[Address | None, str]:
+    """Find the service to talk to, None for the embedded one, and where that was set."""
     if values.url:
         key = "ROLLOUTLAB_API_KEY" if env.get("ROLLOUTLAB_API_KEY") else None
         return profile_address(Profile(values.url, values.inference_url, key, values.project), env), "ROLLOUTLAB_URL"
@@ -163,12 +165,12 @@ def _read_variables(environment: Mapping[str, str]) -> _Variables:
         return _Variables.model_validate({name: value for name, value in given.items() if value})
     except ValidationError as error:
         first = error.errors()[0]
-        variable, (message, example) = f"ROLLOUTLAB_{str(first['loc'][0]).upper()}", explained(first)
+        variable, (message, example) = f"ROLLOUTLAB_{str(first['loc'][0]).upper()}", explain_error(first)
         raise InputError(f"{variable}: {message}", hint=f"{variable}={example}") from None
 
 
-def explained(error: Any) -> tuple[str, Any]:
-    """Message and example of one of pydantic's errors for a value."""
+def explain_error(error: Any) -> tuple[str, Any]:
+    """Return the message and an example for one of pydantic's errors of a value."""
     if error["type"] == "setting":
         return error["msg"], error["ctx"]["hint"]
     (example,) = ModelSettings.model_fields[error["loc"][0]].examples or ("...",)
@@ -176,7 +178,7 @@ def explained(error: Any) -> tuple[str, Any]:
 
 
 def _read_file(path: Path, *, required: bool) -> _Values:
-    """The settings of a file; defaults when it does not exist, unless it is `required`. Errors have the line."""
+    """Read the settings of a file. Unless it is `required`, it may be missing. Errors have the line."""
     try:
         text = path.read_text("utf-8-sig")  # as Windows editors write it
     except FileNotFoundError:
@@ -196,14 +198,14 @@ def _read_file(path: Path, *, required: bool) -> _Values:
         line = re.search(r"\d+", place) or [text.count("\n") + 1]  # it may end too early
         raise InputError(f"{path}, line {line[0]}: {problem}", hint='for example: policy = "practice"') from None
     except ValidationError as error:
-        problems = sorted(map(_problem, error.errors()), key=lambda each: line_of_key(text, each[0]))
-        kinds = [each for each in problems if each[0][-1] == "kind"]  # what else is needed depends on it
+        problems = sorted(map(_explain_in_file, error.errors()), key=lambda each: line_of_key(text, each[0]))
+        kinds = [each for each in problems if each[0][-1] == "kind"]  # first, as what else is needed depends on it
         raise wrong(*(kinds or problems)[0]) from None
-    return _checked(values, wrong)
+    return _check_together(values, wrong)
 
 
-def _checked(values: _Values, wrong: Callable[[tuple[str, ...], str, str], InputError]) -> _Values:
-    """Check that the settings fit together, and return them. Raises the error that `wrong` makes."""
+def _check_together(values: _Values, wrong: Callable[[tuple[str, ...], str, str], InputError]) -> _Values:
+    """Check that the settings fit together, and return them. The errors are made by `wrong`."""
     if EMBEDDED in values.profiles:
         raise wrong(("profiles", EMBEDDED), "embedded is the service that comes with rolloutlab", "another name")
     if values.profile not in {*values.profiles, EMBEDDED}:
@@ -216,16 +218,16 @@ def _checked(values: _Values, wrong: Callable[[tuple[str, ...], str, str], Input
     return values
 
 
-def _problem(error: Any) -> tuple[tuple[str, ...], str, str]:
-    """Keys, message and hint for one of pydantic's errors in a settings file."""
+def _explain_in_file(error: Any) -> tuple[tuple[str, ...], str, str]:
+    """Return keys, message and hint for one of pydantic's errors in a settings file."""
     keys, kind, name = tuple(map(str, error["loc"])), error["type"], str(error["loc"][-1])
     if kind == "setting" or keys[0] in ModelSettings.model_fields:
-        message, example = explained(error)
+        message, example = explain_error(error)
         plain = re.fullmatch(r"\d[\d.-]*", str(example))  # a number or a date
         line = f"{name} = {example if plain else json.dumps(example)}"
         return keys, f"{name}: {message}", str(example) if " = " in str(example) else line
     if kind == "missing":
-        return _missing(keys[:-1], name, error["input"])
+        return _explain_missing(keys[:-1], name, error["input"])
     if kind in {"dict_type", "dataclass_type"}:
         return keys, f"{'.'.join(keys)} is {error['input']!r}, not a table", f"[{keys[0]}.NAME]"
     if re.fullmatch(r"(api_?)?key|token|secret|password|bearer", name, re.IGNORECASE):
@@ -238,8 +240,8 @@ def _problem(error: Any) -> tuple[tuple[str, ...], str, str]:
     return keys, f"unknown setting {name!r}", (get_close_matches(name, names, n=1) or [f"one of {', '.join(names)}"])[0]
 
 
-def _missing(keys: tuple[str, ...], name: str, table: Any) -> tuple[tuple[str, ...], str, str]:
-    """Keys, message and hint for a table that lacks a setting, which it may have under another name."""
+def _explain_missing(keys: tuple[str, ...], name: str, table: Any) -> tuple[tuple[str, ...], str, str]:
+    """Return keys, message and hint for a table that lacks a setting, which it may have under another name."""
     message, others = f"{'.'.join(keys)} has no {name}", {"prompt": "input", "completion": "output"}
     if "prices" in keys and (below := next((n for n, value in table.items() if isinstance(value, Mapping)), None)):
         *place, model = keys  # a dot without quotes begins a table within the table

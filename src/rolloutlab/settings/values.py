@@ -45,7 +45,7 @@ def _amount(value: Any, unit: str, example: str, most: float = math.inf) -> floa
 
 
 def service_url(value: Any) -> str:
-    """The base URL of a service, without spaces, final slashes and /v1; the hint of an error is a URL that would do."""
+    """Return the base URL of a service, without final slashes and /v1. The hint of an error is a URL that would do."""
     host, url = None, str(value).strip()
     with suppress(ValueError):
         parts = urlsplit(url)
@@ -61,7 +61,7 @@ def service_url(value: Any) -> str:
 
 
 def same_service(url: str) -> str:
-    """One spelling for all URLs of a service: without capitals, a default port or a final dot in the host."""
+    """Spell all URLs of a service in one way: the host without capitals, default port or final dot."""
     parts = urlsplit(url)
     host = (parts.hostname or "").rstrip(".")
     host = f"[{host}]" if ":" in host else host
@@ -70,12 +70,12 @@ def same_service(url: str) -> str:
 
 
 def inference_url(value: Any) -> str:
-    """The base URL of chat completions; it ends in /v1, which may be left out."""
+    """Return the base URL of chat completions. It ends in /v1, which a user may leave out."""
     return f"{service_url(value)}/v1"
 
 
 def variable_name(value: Any) -> str:
-    """The name of an environment variable."""
+    """Check the name of an environment variable."""
     if not isinstance(value, str) or not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):
         # a wrong value may be the key itself: the message must not quote it
         rule = "a key is given by the name of the environment variable that holds it, in capitals"
@@ -90,7 +90,7 @@ def project_name(value: Any) -> str:
 
 
 def engine_url(value: Any) -> str:
-    """Where an engine is: an http(s) URL, or HOST:PORT of the head of a cluster."""
+    """Check where an engine is: an http(s) URL, or HOST:PORT of the head of a cluster."""
     text = some_text(value)
     scheme, separator, _ = text.partition("://")
     if separator and scheme not in {"http", "https"}:
@@ -131,7 +131,7 @@ def _document_url(value: Any) -> str:
     return parts.geturl()
 
 
-def checked_by(check: Callable[[Any], Any], example: str = "...") -> PlainValidator:
+def make_validator(check: Callable[[Any], Any], example: str = "...") -> PlainValidator:
     """Make a validator for pydantic. Its error has the message and hint of an InputError; pydantic adds the path."""
 
     def validate(value: Any) -> Any:
@@ -146,16 +146,16 @@ def checked_by(check: Callable[[Any], Any], example: str = "...") -> PlainValida
     return PlainValidator(validate)
 
 
-Text = Annotated[str, checked_by(some_text)]
-LocalPath = Annotated[str, checked_by(_path)]
-ServiceUrl = Annotated[str, checked_by(service_url)]
-InferenceUrl = Annotated[str, checked_by(inference_url)]
-Project = Annotated[str, checked_by(project_name)]
-Variable = Annotated[str, checked_by(variable_name)]
-DocumentUrl = Annotated[str, checked_by(_document_url)]
-Date = Annotated[date, checked_by(lambda value: date.fromisoformat(str(value)), "2025-01-31")]
-EngineUrl = Annotated[str, checked_by(engine_url)]
-EngineName = Annotated[str, checked_by(_engine_name)]
-ServiceKind = Annotated[str, checked_by(_service_kind)]
-Seconds = Annotated[float, checked_by(lambda value: _amount(value, "seconds", "60"))]
-Dollars = Annotated[float, checked_by(lambda value: _amount(value, "dollars", "0.5", MOST_DOLLARS))]
+Text = Annotated[str, make_validator(some_text)]
+LocalPath = Annotated[str, make_validator(_path)]
+ServiceUrl = Annotated[str, make_validator(service_url)]
+InferenceUrl = Annotated[str, make_validator(inference_url)]
+Project = Annotated[str, make_validator(project_name)]
+Variable = Annotated[str, make_validator(variable_name)]
+DocumentUrl = Annotated[str, make_validator(_document_url)]
+Date = Annotated[date, make_validator(lambda value: date.fromisoformat(str(value)), "2025-01-31")]
+EngineUrl = Annotated[str, make_validator(engine_url)]
+EngineName = Annotated[str, make_validator(_engine_name)]
+ServiceKind = Annotated[str, make_validator(_service_kind)]
+Seconds = Annotated[float, make_validator(lambda value: _amount(value, "seconds", "60"))]
+Dollars = Annotated[float, make_validator(lambda value: _amount(value, "dollars", "0.5", MOST_DOLLARS))]

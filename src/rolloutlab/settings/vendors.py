@@ -16,8 +16,11 @@ KINDS = ("rolloutlab", "openai")
 class Vendor:
     """A hosted service of one vendor.
 
-    url: of its training API. api_key_env: the variable with its key, which goes to that URL alone. names_hold_project:
-    whether its models are named PROJECT/NAME, so that a project is needed and no header names it.
+    Attributes:
+        url: The URL of its training API.
+        api_key_env: The variable with its key, which goes to that URL alone.
+        names_hold_project: Whether its models are named PROJECT/NAME, so that a project is needed and no header names
+            it.
     """
 
     url: str
@@ -26,36 +29,36 @@ class Vendor:
 
 
 def vendors() -> Mapping[str, Vendor]:
-    """The vendors of hosted services, by the name of their plug-in."""
+    """Return the vendors of hosted services, by the name of their plug-in."""
     return {name: plugin.VENDOR for name, plugin in load_all(ENGINES) if hasattr(plugin, "VENDOR")}
 
 
 def vendor_of(kind: str) -> Vendor | None:
-    """The vendor of a kind of services; None for one that is no vendor's."""
+    """Return the vendor of a kind of services; None for a kind that is no vendor's."""
     return None if kind in KINDS else load(ENGINES, kind).VENDOR
 
 
 def engines() -> list[str]:
-    """The names of engines, of which the first is the service's own process."""
+    """List the names of engines, of which the first is the service's own process."""
     return [LOCAL, *(name for name, plugin in load_all(ENGINES) if hasattr(plugin, "open_engine"))]
 
 
 def engine_plugin(name: str) -> Any:
-    """The plug-in of an engine; None for the service's own process, and for one that is not installed here."""
+    """Load the plug-in of an engine; None for the service's own process, and for one that is not installed here."""
     return load(ENGINES, name) if name in names(ENGINES) else None
 
 
 def engine_keys() -> set[str]:
-    """The environment variables that hold keys of engines."""
+    """List the environment variables that hold keys of engines."""
     return {variable for _, plugin in load_all(ENGINES) for variable in getattr(plugin, "KEY_VARIABLES", ())}
 
 
 def connectable() -> list[str]:
-    """The plug-ins that `%connect NAME:MODEL` accepts: engines that the embedded service then uses."""
+    """List the plug-ins that `%connect NAME:MODEL` accepts: engines that the embedded service then uses."""
     return [name for name, plugin in load_all(ENGINES) if hasattr(plugin, "connect")]
 
 
 def one_of(values: list[str]) -> str:
-    """`'a', 'b' or 'c'`."""
+    """Write values as `'a', 'b' or 'c'`."""
     *most, last = map(repr, values)
     return f"{', '.join(most)} or {last}"
