@@ -85,13 +85,13 @@ from rolloutlab.training.fine_tuning import (
     FineTuning,
     Names,
     check_sft,
-    fine_tuning,
+    plan_fine_tuning,
     submit_fine_tuning,
 )
 from rolloutlab.training.form import TrainingForm
 from rolloutlab.training.job import Job
 from rolloutlab.training.jobs import LabJobs
-from rolloutlab.training.lag import with_prediction
+from rolloutlab.training.lag import add_prediction
 from rolloutlab.training.loop import Loop, run_loop
 from rolloutlab.training.loop_steps import OF_ROUNDS, LoopOptions, LoopSteps, Schedule
 from rolloutlab.training.models import Models, SelectedModel
@@ -233,7 +233,7 @@ class Session:
         options = {"inference": inference, "key_env": key_env, "key_keyring": key_keyring or None, "project": project}
         connection = self._connector.connect(service, options, insecure_http=insecure_http)
         another = self._connector.name != before
-        self._models.connected(connection.models, to_another=another, trains=connection.trains)
+        self._models.record_listed(connection.models, to_another=another, trains=connection.trains)
         limited = connection.address and connection.address.budget is not None
         return replace(connection, spent=self.store.spending.at(self._terms.service)) if limited else connection
 
@@ -861,7 +861,7 @@ class Session:
         if check_sft(sft=sft, where=where):
             if loss:
                 raise InputError("fine-tuning has its own loss, cross-entropy", hint="leave out loss or sft")
-            wanted = fine_tuning(
+            wanted = plan_fine_tuning(
                 self.store, lambda: self._search.index, names, options or {}, where, self._models.selected
             )
             return self._submit_fine_tuning(wanted, meter, wait=wait, say=say)
@@ -869,14 +869,14 @@ class Session:
         with _reading(self.store, collections, self._models.selected) as (shown, counted):
             submission = prepare(collections, options or {}, self._models.selected, self._models.text_only, counted)
         submission = submission.with_loss(publish_loss(loss, self._connector.settings)) if loss else submission
-        model, address = self._models.for_training(self._models.selected), self._connector.address()
+        model, address = self._models.register_for_training(self._models.selected), self._connector.address()
         with _reading(self.store, collections, self._models.selected) as (shown, _):
             shown.begin(_CHECKING, submission.check.trajectories * _CHECK_SECONDS)
-            submission = submission.beginning(self._models.start()).on(
+            submission = submission.with_start(self._models.start()).with_engine(
                 self._models.engine(), self._models.default_rate()
             )
-            submission = with_prediction(submission, self._connector, lambda: shown.begin(_PREDICTING))
-        for line in [*submission.report(), *self._models.lost_notes(self._models.selected)]:
+            submission = add_prediction(submission, self._connector, lambda: shown.begin(_PREDICTING))
+        for line in [*submission.report(), *self._models.take_lost_notes(self._models.selected)]:
             say(line)
         sent = submission.check.trajectories - len(submission.check.unscored)
         tokens = submission.check.trainable_tokens
@@ -889,14 +889,14 @@ class Session:
     def _submit_fine_tuning(self, wanted: FineTuning, meter: Meter, *, wait: bool, say: Say) -> Job:
         """Upload the data, report what trains, submit."""
         model, address, http = (
-            self._models.for_training(self._models.selected),
+            self._models.register_for_training(self._models.selected),
             self._connector.address(),
             self._connector.http,
         )
         check_honoured(wanted.config, self._connector, address)
         uploaded = FineTuningCheck(wanted, http.run(upload(http, address, wanted)), self._connector.engine(address))
         uploaded.check()
-        for line in [*uploaded.report(), *self._models.lost_notes(self._models.selected)]:
+        for line in [*uploaded.report(), *self._models.take_lost_notes(self._models.selected)]:
             say(line)
         jobs, file = self.store.jobs, uploaded.file
         with meter.job(self._models.selected, file.tokens, say):
@@ -930,15 +930,15 @@ class Session:
         """
         options, price = add_algorithm(options, algorithm), self._terms.price(self._models.selected)
         if check_sft(sft=sft, where=where):
-            wanted = fine_tuning(
+            wanted = plan_fine_tuning(
                 self.store, lambda: self._search.index, names, options or {}, where, self._models.selected
             )
-            self._models.for_training(self._models.selected)
+            self._models.register_for_training(self._models.selected)
             return check_fine_tuning(wanted, self._connector, self._connector.address(), price)
         collections = select(self.store, names)
         with _reading(self.store, collections, self._models.selected) as (shown, counted):
             submission = gather_for(self._models, collections, options or {}, counted)
-            submission = with_prediction(submission, self._connector, lambda: shown.begin(_PREDICTING))
+            submission = add_prediction(submission, self._connector, lambda: shown.begin(_PREDICTING))
             return DryRun(submission, price, self._jobs.last(self._models.selected))
 
     def train_form(
@@ -1395,13 +1395,13 @@ class Session:
         """
         meter: Meter = self._meter(SAMPLING, budget)
         prepare = partial(self._models.ensure_registered, run.plan.model) if register else lambda _: None
-        run = replace(run, plan=self._models.pinned(run.plan)) if register else run
+        run = replace(run, plan=self._models.pin(run.plan)) if register else run
         with Progress(f"sampling {run.name}") as shown:
             tick = self._brokers.tick
             notes: Sequence[str] = ()
             try:
                 stored = play(run, self.store, self._connector, shown, tick=tick, meter=meter, prepare=prepare)
-                notes = [*run.notes, *self._connector.policy_notes(), *self._models.lost_notes(run.plan.model)]
+                notes = [*run.notes, *self._connector.policy_notes(), *self._models.take_lost_notes(run.plan.model)]
             finally:
                 shown.keep("\n".join([*notes, *self._connector.refused.notes(), *meter.lines()]))
         return self._collection(stored)

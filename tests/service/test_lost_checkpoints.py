@@ -392,7 +392,7 @@ def test_a_notebook_is_told_what_to_type_and_typing_it_lists_the_checkpoints_aga
         session.models.list()
     assert "%models --recover" in refused.value.hint
     assert len(session.models.recover().recovered) == 2
-    assert session._models.existing("lab/first").newest == 1
+    assert session._models.find("lab/first").newest == 1
     session.embedded.stop()
     session.close()
 

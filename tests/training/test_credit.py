@@ -112,7 +112,7 @@ def test_without_any_turn_rewards_it_is_an_error_that_says_what_to_type(lab, pla
 def test_trajectories_without_turn_rewards_among_others_are_counted(play):
     mixed = gather([play([*EPISODES, (2.0, [], [2])])], {"credit": "turn"}, "lab/practice")
     assert "1 trajectory without turn rewards: each of the turns gets the whole reward" in mixed.report()
-    assert not any("without turn" in line for line in mixed.under({}).report())
+    assert not any("without turn" in line for line in mixed.with_options({}).report())
 
 
 def test_a_form_says_so_too_and_cannot_be_submitted(lab, play):
@@ -142,12 +142,12 @@ def test_the_option_is_sent_only_when_set_and_with_the_turn_rewards(play):
 
 def test_a_service_that_takes_one_reward_per_trajectory_refuses_it_by_name_in_the_report(play):
     wandb = dialect_of(Address("https://api.example.com", "https://api.example.com/v1", kind="wandb")).engine
-    refused = gather([play(EPISODES)], {"credit": "turn"}, "lab/practice").on(wandb)
+    refused = gather([play(EPISODES)], {"credit": "turn"}, "lab/practice").with_engine(wandb)
     assert (
         "no job can begin: the engine wandb does not honour credit: it takes one reward for each trajectory "
         "-> leave it out"
     ) in refused.report()
-    assert not any("no job" in line for line in refused.under({"credit": "trajectory"}).report())
+    assert not any("no job" in line for line in refused.with_options({"credit": "trajectory"}).report())
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,17 @@ from rolloutlab.errors import InputError, NotFoundError, NotOfferedError, Refuse
 def test_a_model_that_is_only_named_is_not_made(session):
     session.model("lab/other")
     with pytest.raises(NotFoundError, match="there is no model 'lab/othr'") as unknown:
-        session._models.existing("lab/othr")
+        session._models.find("lab/othr")
     assert unknown.value.hint == "lab/other"
     with pytest.raises(InputError, match="is not a model name"):
-        session._models.existing("other")
+        session._models.find("other")
     assert "lab/othr" not in session.models.list().index
 
 
 def test_the_selected_model_and_those_that_are_there_are_found(session):
-    assert session._models.existing("lab/practice").steps == (0,)
+    assert session._models.find("lab/practice").steps == (0,)
     session.model("lab/other")
-    assert session._models.existing("lab/practice").name == "lab/practice"
+    assert session._models.find("lab/practice").name == "lab/practice"
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def test_a_job_that_is_one_step_for_any_policy_is_known_to_be(away):
 
 @pytest.mark.parametrize("engine", [None, EngineStatus(name="wandb")])
 def test_a_service_that_does_not_say_divides_as_it_does(away, engine):
-    submission = gather([scored(away).collection("capitals")], {}, "lab/practice").on(engine)
+    submission = gather([scored(away).collection("capitals")], {}, "lab/practice").with_engine(engine)
     assert submission.report()[1] == "steps: as the service divides"
 
 
@@ -109,7 +109,7 @@ def test_groups_of_different_lengths_are_no_reason_as_advantages_are_of_one_grou
 
 def test_nothing_is_advised_that_the_engine_would_refuse(away):
     engine = EngineStatus(name="wandb", unsupported={"loss_aggregation": "its vendor's client does not send it"})
-    submission = gather([scored(away, (10, 1000)).collection("capitals")], {}, "lab/practice").on(engine)
+    submission = gather([scored(away, (10, 1000)).collection("capitals")], {}, "lab/practice").with_engine(engine)
     assert "answers of 10 and 1,000 tokens: a token of the first counts 100 times" in submission.report()
 
 

@@ -150,7 +150,7 @@ def test_the_report_names_who_honours_what_the_specification_lacks(collect):
     )
     embedded = gather([collection], {}, MODEL, text_only=True)
     assert not any("specification" in line for line in embedded.report())
-    [line] = [line for line in embedded.under(given).report() if "kl_penalty_coef" in line]
+    [line] = [line for line in embedded.with_options(given).report() if "kl_penalty_coef" in line]
     assert "honoured by the embedded service" in line
 
 
@@ -269,15 +269,15 @@ def test_completions_of_another_model_than_the_one_that_trains_are_warned_of(col
 
 def test_completions_of_a_checkpoint_that_is_the_same_as_the_one_of_the_start_are_not_warned_of(collect):
     fresh, same = gather([collect([1.0, 0.0])], {}, "lab/other"), frozenset({MODEL, "lab/other"})
-    assert fresh.beginning(Start(0, same)).check.warnings == ()
-    assert fresh.beginning(Start(0, same)).under({"epsilon": 0.1}).check.warnings == ()
+    assert fresh.with_start(Start(0, same)).check.warnings == ()
+    assert fresh.with_start(Start(0, same)).with_options({"epsilon": 0.1}).check.warnings == ()
     for start in (None, Start(0), Start(0, frozenset({"lab/other"})), Start(1, same)):
-        [warning] = fresh.beginning(start).check.warnings
+        [warning] = fresh.with_start(start).check.warnings
         assert "2 trajectories sampled from lab/practice, not lab/other" in warning
 
 
 def test_completions_of_a_trained_checkpoint_of_another_model_are_warned_of(collect):
-    later = gather([collect([1.0, 0.0], step=1)], {}, "lab/other").beginning(Start(0, frozenset({MODEL, "lab/other"})))
+    later = gather([collect([1.0, 0.0], step=1)], {}, "lab/other").with_start(Start(0, frozenset({MODEL, "lab/other"})))
     assert "2 trajectories sampled from lab/practice, not lab/other" in later.check.warnings[0]
 
 

@@ -66,7 +66,7 @@ def _line(lost: LostCheckpoint) -> str:
 class LabModels:
     """The models of the present service, and their checkpoints; `lab.model(NAME)` selects one.
 
-    models: the models of the session. exporter: takes their checkpoints away, and has the connection. read_lab: returns
+    models: the models of the session. exporter: exports checkpoints, and has the connection. read_lab: returns
     what the lab knows of the models.
     """
 
@@ -87,7 +87,7 @@ class LabModels:
         return self._models.seen
 
     def newest_step(self) -> int | None:
-        """The newest checkpoint of the selected model; None if its service does not say."""
+        """Return the newest checkpoint of the selected model; None if its service does not say."""
         try:
             cards = self._models.cards()
         except NotOfferedError:
@@ -114,7 +114,7 @@ class LabModels:
         frame = data_frame(columns, [card.id for card in cards], "model", types=types)
         try:
             lab = self._read_lab()
-        except LabError:  # the models of a service are there without it
+        except LabError:  # the service's models can be listed without the lab
             lab = LabRecord()
         return ListingFrame.of(frame, model_listing(cards, self.selected, lab, here_and_now()))
 
@@ -128,8 +128,8 @@ class LabModels:
         short, _, step = name.partition("@")
         if not step.isdecimal():
             raise InputError(f"{name!r} is not a checkpoint: a step is missing", hint=f"%models --delete {short}@3")
-        model = self._models.existing(short)
-        steps = [model.checked(int(step))]
+        model = self._models.find(short)
+        steps = [model.check_step(int(step))]
         http = self._connector.http
         http.run(training.delete_checkpoints(http, self._connector.address(), model.id, steps))
         self.seen.discard(name)

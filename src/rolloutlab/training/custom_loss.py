@@ -1,7 +1,7 @@
-"""Publish a user's loss: the source of a function, in a private file of the lab folder that is named by its hash.
+"""Publish a user's loss: the source of a function, in a private file of the lab folder, named by its hash.
 
-The embedded service of this machine trains with it. A job carries the hash alone, so that no service runs code that
-came with a request. This module never imports torch; the service calls the function.
+The embedded service of this machine trains with it. A job carries only the hash, so that no service runs code that came
+with a request. This module never imports torch; the service calls the function.
 """
 
 import ast
@@ -34,16 +34,16 @@ find = lambda name: name not in ("", "__main__") and importlib.util.find_spec(na
 specs = {name: find(name) for name in sys.argv[1:]}
 print(json.dumps({name: (spec.origin or "") if spec else None for name, spec in specs.items()}))
 """
-"""Prints where modules are, by name; an empty text is a package without a file."""
+"""A program that prints where modules are, by name. An empty text is a package without a file."""
 _HINT = "def loss(new, old, advantage, weight, history): return -(weight * advantage * new).sum() / len(new)"
 
 
 def publish_loss(loss: Loss, settings: Settings) -> str:
-    """Write the source of a loss into the lab folder; its SHA-256 in hexadecimal digits.
+    """Write the source of a loss into the lab folder; return its SHA-256 in hexadecimal digits.
 
     Raises:
-        InputError: it is not a plain function of five arguments; it uses a value other than a module, a number or a
-            text; or the embedded service is not in use.
+        InputError: it is not a plain function of five arguments, it uses a value other than a module, a number or a
+            text, or the embedded service is not in use.
         LabError: the file cannot be written.
     """
     if settings.service is not None:
@@ -62,7 +62,7 @@ def publish_loss(loss: Loss, settings: Settings) -> str:
 
 
 def source_of(loss: Loss) -> str:
-    """A function as a module: imports, constants, then the function. InputError: as of `publish_loss`."""
+    """Write a function as a module: imports, constants, then the function. Raises InputError as `publish_loss` does."""
     if not inspect.isfunction(loss) or loss.__name__ == "<lambda>":
         raise InputError("a loss is a function made with def", hint=_HINT)
     try:
@@ -80,13 +80,13 @@ def source_of(loss: Loss) -> str:
 
 
 def _defaults(function: ast.FunctionDef) -> set[str]:
-    """Names in the default values of parameters."""
+    """Return the names in the default values of parameters."""
     values = [each for each in [*function.args.defaults, *function.args.kw_defaults] if each]
     return {node.id for value in values for node in ast.walk(value) if isinstance(node, ast.Name)}
 
 
 def _imports(node: ast.AST) -> Iterator[str]:
-    """Modules that a function imports, except within `try`, which may handle their absence."""
+    """Yield the modules that a function imports, except within `try`, which may handle their absence."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import):
             yield from (each.name for each in child.names)
@@ -97,18 +97,18 @@ def _imports(node: ast.AST) -> Iterator[str]:
 
 
 def _definitions(loss: Any, used: set[str]) -> Iterator[str]:
-    """An import or an assignment for each name that the function takes from its notebook."""
+    """Yield an import or an assignment for each name that the function takes from its notebook."""
     values = {**loss.__globals__, **dict.fromkeys(loss.__code__.co_freevars, _NO_VALUE), **_closure(loss)}
     for name in sorted(used):
         value = values.get(name, getattr(builtins, name, _NO_VALUE))
-        if value is _NO_VALUE and name != "torch":  # the service has it
+        if value is _NO_VALUE and name != "torch":  # torch is defined by the service
             raise InputError(f"the loss uses {name}, which has no value", hint=f"{name} = ... before the call")
         if name in values and value is not loss:
             yield _definition(name, value)
 
 
 def _closure(loss: Any) -> dict[str, Any]:
-    """The values of variables of enclosing functions; one without a value yet is absent."""
+    """Return the values of variables of enclosing functions, except of those that have none yet."""
     values = {}
     for name, cell in zip(loss.__code__.co_freevars, loss.__closure__ or (), strict=True):
         with suppress(ValueError):  # assigned after the call
@@ -117,7 +117,7 @@ def _closure(loss: Any) -> dict[str, Any]:
 
 
 def _definition(name: str, value: Any) -> str:
-    """An import or assignment of a name's value. Numbers and texts of NumPy or enumerations become Python's own."""
+    """Write a name's value as an import or assignment. Numbers and texts of NumPy or enumerations become Python's."""
     if (numpy := sys.modules.get("numpy")) and isinstance(value, numpy.generic):
         value = value.item()
     if isinstance(value, ModuleType):
@@ -134,7 +134,7 @@ def _definition(name: str, value: Any) -> str:
 
 
 def _check_modules(modules: Iterable[str]) -> None:
-    """InputError for a module that the kernel can import, but not the service.
+    """Raise InputError for a module that the kernel can import, but not the service.
 
     The kernel starts the service with `python -P`, so it finds no modules beside the notebook, nor any in a folder that
     a cell has added to `sys.path`.
@@ -154,6 +154,7 @@ def _check_modules(modules: Iterable[str]) -> None:
 
 
 def _global_names(code: CodeType) -> Iterator[str]:
+    """Yield the global names that a code reads and does not assign, with those of functions inside it."""
     instructions = list(dis.get_instructions(code))
     own = {each.argval for each in instructions if each.opname in {"STORE_GLOBAL", "STORE_NAME"}}
     yield from (

@@ -12,29 +12,29 @@ PRACTICE = "lab/practice"
 
 
 def default_model(settings: Settings) -> str:
-    """`lab/NAME` for a policy called NAME, or a folder or file of that name; `lab/practice` for the practice policy.
+    """Return `lab/NAME` for a policy, folder or file called NAME; `lab/practice` for services elsewhere.
 
     A model belongs to the policy that it was registered on, so each policy of a lab needs a default model of its own.
-    A lab of an earlier version may have `lab/practice` on another policy. With that policy, it stays the default.
+    In a lab of an earlier version, `lab/practice` may belong to another policy. With that policy, it stays the default.
     """
     if settings.service is not None:
         return PRACTICE
     base = short_name(settings.policy)
     own = re.sub(r"[^\w.-]+", "-", base.rpartition("/")[2]).strip("-.") or "policy"
-    models = {name: policy for project, name, policy in _registered(settings) if project == "lab"}
+    models = {name: policy for project, name, policy in _read_models(settings) if project == "lab"}
     return PRACTICE if own not in models and models.get("practice") == base else f"lab/{own}"
 
 
 def registered_bases(settings: Settings) -> dict[str, str]:
-    """The policy of each model that is registered at the embedded service, by PROJECT/NAME. The service need not run.
+    """Return the policy of each model of the embedded service, by PROJECT/NAME. The service need not run.
 
     Empty if the database cannot be read: the service will report what is wrong with it.
     """
-    return {f"{project}/{name}": policy for project, name, policy in _registered(settings)}
+    return {f"{project}/{name}": policy for project, name, policy in _read_models(settings)}
 
 
-def _registered(settings: Settings) -> Iterator[tuple[str, str, str]]:
-    """Project, name and policy of each model, from the service's database, which is opened for reading only."""
+def _read_models(settings: Settings) -> Iterator[tuple[str, str, str]]:
+    """Yield project, name and policy of each model, from the service's database, which is opened for reading only."""
     path = settings.service_folder / "service.db"
     with suppress(sqlite3.Error, OSError):
         if path.exists():

@@ -74,7 +74,7 @@ class DryRun:
 
 
 def plan_of(submission: Submission, price: Price | None, last: LastJob | None) -> Plan:
-    """What a job would do, as a view shows it. last: the last job of its model."""
+    """Collect what a view shows of a job. last: the last job of its model."""
     sizes = {len(group) for group in submission.seats}
     each = f" \N{MULTIPLICATION SIGN} {sizes.pop()}" if len(sizes) == 1 else ""
     options, tokens = settle(submission.config), submission.check.trainable_tokens
@@ -104,7 +104,7 @@ def plan_of(submission: Submission, price: Price | None, last: LastJob | None) -
 
 
 def _cell(submission: Submission) -> str:
-    """The cell that submits it, with its options."""
+    """Write the cell that submits the job, with its options."""
     given = submission.config.to_wire()
     options = (f"{name}: {written(given[name])}" for name in OPTIONS if not OPTIONS[name].is_default(given.get(name)))
     return "\n".join([f"%%train {' '.join(submission.names)}", *options])
@@ -113,8 +113,8 @@ def _cell(submission: Submission) -> str:
 class FineTuningCheck:
     """What a fine-tuning job would learn, as its service has read it; nothing was submitted.
 
-    file: the service's report. engine: the engine of that service. batch_size: conversations per gradient step, if
-    given. steps: the number of gradient steps.
+    file: the service's report. batch_size: conversations per gradient step, if the option is given. steps: the number
+    of gradient steps.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class FineTuningCheck:
         self._lack = wanted.config.lacks_rates(self.steps)
 
     def report(self) -> list[str]:
-        """`412 conversations, 38,000 tokens in 17 steps`, then a line per reason for the rest, then warnings."""
+        """Return `412 conversations, 38,000 tokens in 17 steps`, a line per reason why some are left out, warnings."""
         file = self.file
         what = f"{count(file.trainable, 'conversation')}, {count(file.tokens, 'token')}"
         lines = [f"{what} in {count(self.steps, 'step')}"]
@@ -189,13 +189,13 @@ class FineTuningCheck:
 def check_fine_tuning(
     wanted: FineTuning, connector: Connector, address: Address, price: Price | None = None
 ) -> FineTuningCheck:
-    """Have the service read the data, and keep none of it. Raises as `upload`."""
+    """Have the service read the data, and keep none of it. Raises as `upload` does."""
     file = connector.http.run(upload(connector.http, address, wanted, dry_run=True))
     return FineTuningCheck(wanted, file, connector.engine(address), price)
 
 
 def training_cost(price: Price | None, tokens: int) -> list[str]:
-    """A line with the cost of a job on so many tokens; none where the settings have no price to train."""
+    """Return a line with the cost of a job on so many tokens; no line if the settings have no price for training."""
     if price is None or price.train is None:
         return []
     return [f"cost: {shown(cost(price, Tokens(trained=tokens)), up=True)} for {count(tokens, 'trained token')}"]

@@ -13,17 +13,23 @@ from rolloutlab.training.models import Checkpoint
 from rolloutlab.trajectories.collection import Collection
 
 _PREFIXES = COMPARED, held_out_name(""), again_name("")
-"""How the names of collections begin that comparisons and loops sample to measure a checkpoint."""
+"""The beginnings of names of collections that comparisons and loops sample to measure a checkpoint."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """The newest measurement of a checkpoint.
 
-    label: the collection that it sampled. mean, interval: of the rewards, as `%rewards` shows them; the interval is
-    None where there is none. prompts, completions: how many. trained: how many of the prompts it was trained on.
-    compared: the lines of `%compare` for checkpoint 0 and this one, if checkpoint 0 answered the same prompts with the
-    same seeds and was scored alike. notes: about prompts that are not known.
+    Attributes:
+        label: The collection that the checkpoint sampled.
+        mean: The mean reward.
+        interval: The interval of the mean, as `%rewards` shows it; None if there is none.
+        prompts: The number of prompts.
+        completions: The number of completions.
+        trained: How many of the prompts the checkpoint was trained on.
+        compared: The lines of `%compare` for checkpoint 0 and this one. Empty unless checkpoint 0 answered the same
+            prompts with the same seeds, and was scored alike.
+        notes: Notes on jobs whose prompts are not known.
     """
 
     label: str
@@ -37,14 +43,14 @@ class Evaluation:
 
 
 def find_evaluation(lab: Lab, jobs: LabJobs, checkpoint: Checkpoint) -> Evaluation | None:
-    """The newest measurement on prompts that the checkpoint was not trained on, else the newest one; None without any.
+    """Find the newest measurement of a checkpoint, if possible on prompts that it was not trained on; None if none.
 
     Raises:
         ServiceError: the service does not say which jobs trained the model.
     """
     base = Checkpoint(checkpoint.model, 0)
     [(trained, notes)] = jobs.trained_between(base, [checkpoint])
-    listed = [(stored, len(trained & lab.prompts([_label(stored)]))) for stored in _measurements(lab, checkpoint)]
+    listed = [(stored, len(trained & lab.prompts([_label(stored)]))) for stored in _find_measurements(lab, checkpoint)]
     chosen = next((each for each in listed if not each[1]), listed[0] if listed else None)
     if chosen is None:
         return None
@@ -56,7 +62,7 @@ def find_evaluation(lab: Lab, jobs: LabJobs, checkpoint: Checkpoint) -> Evaluati
     mean, interval = mean_and_interval(rows)
     if mean is None:
         return None
-    compared = () if checkpoint.step == 0 else _compared(lab, base, checkpoint, stored, (trained, notes))
+    compared = () if checkpoint.step == 0 else _compare(lab, base, checkpoint, stored, (trained, notes))
     sizes = len(rows.groups), len(rows)
     return Evaluation(_label(stored), mean, interval, *sizes, count, compared, tuple(notes))
 
@@ -65,10 +71,10 @@ def _label(stored: StoredCollection) -> str:
     return f"{stored.name}:{stored.generation}"
 
 
-def _measurements(lab: Lab, checkpoint: Checkpoint) -> Iterator[StoredCollection]:
-    """Collections with rewards that a comparison or a loop sampled from this checkpoint alone, the newest first."""
+def _find_measurements(lab: Lab, checkpoint: Checkpoint) -> Iterator[StoredCollection]:
+    """Yield the collections with rewards that a comparison or loop sampled from this checkpoint alone, newest first."""
     names = {checkpoint.model.name, checkpoint.model.id}
-    names |= {f"{name}@{checkpoint.step}" for name in names}  # as comparisons name it
+    names |= {f"{name}@{checkpoint.step}" for name in names}  # comparisons sample under this name
     results = lab.results.by_id()
     for stored in lab.collections():
         result = results.get(stored.id)
@@ -78,14 +84,14 @@ def _measurements(lab: Lab, checkpoint: Checkpoint) -> Iterator[StoredCollection
             yield stored
 
 
-def _compared(
+def _compare(
     lab: Lab,
     base: Checkpoint,
     checkpoint: Checkpoint,
     stored: StoredCollection,
     apart: tuple[set[str], list[str]],
 ) -> tuple[str, ...]:
-    """The lines of `%compare`; empty if no collection of checkpoint 0 can be paired with this one."""
+    """Write the lines of `%compare`; none if no collection of checkpoint 0 can be paired with this one."""
     from rolloutlab.trajectories.comparison import Side, compare_sides  # and numpy
 
     ending = name_of_samples("", checkpoint).removeprefix(COMPARED)
@@ -93,9 +99,9 @@ def _compared(
     name = stored.name.removeprefix(COMPARED).removesuffix(ending) if compares else stored.name
     wanted = name_of_samples(name, base) if compares else name
     after = Collection(lab, stored)
-    for each in _measurements(lab, base):
+    for each in _find_measurements(lab, base):
         before = Collection(lab, each)
-        if each.name == wanted and _pairs(lab, before, after):
+        if each.name == wanted and _can_be_paired(lab, before, after):
             scoring = lab.scorings.last(stored)
             weights = scoring.options.get("weights") if scoring else None
             sides = Side(str(base), before), Side(str(checkpoint), after)
@@ -103,7 +109,7 @@ def _compared(
     return ()
 
 
-def _pairs(lab: Lab, before: Collection, after: Collection) -> bool:
+def _can_be_paired(lab: Lab, before: Collection, after: Collection) -> bool:
     """Whether two collections have the same prompts, seeds and settings, and were scored alike."""
     texts, seeds = [], []
     for each in (before, after):

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning from the notebook: chosen trajectories and files as lines, what of them trains, the job."""
+"""Supervised fine-tuning from the notebook: trajectories and files as lines to upload, and the job on them."""
 
 import json
 import uuid
@@ -44,7 +44,7 @@ from rolloutlab.settings import Address
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import SubmittedJob, dumped, now
-from rolloutlab.training.submission import recorded
+from rolloutlab.training.submission import record_and_send
 from rolloutlab.trajectories.collection import Collection, select
 from rolloutlab.trajectories.files import file_path, parquet
 from rolloutlab.trajectories.files.columns import checked
@@ -60,7 +60,7 @@ _KNOWN = {"messages", "messages_and_choices", "tools", "functions", "finish_reas
 
 
 def as_line(value: Any, place: str, *, structs: bool = False) -> Any:
-    """A line in the form of `messages`.
+    """Convert a line to the form of `messages`.
 
     | the line has | its messages |
     |---|---|
@@ -86,10 +86,10 @@ def as_line(value: Any, place: str, *, structs: bool = False) -> Any:
         if isinstance(line.get(name), str):
             line[name] = parse_json(line[name])
     if line.get("messages") is None and line.get("messages_and_choices") is None:
-        line["messages"] = _messages(line, place)
+        line["messages"] = _take_messages(line, place)
     messages: Any = line.get("messages")
     if messages is not None:
-        messages = line["messages"] = _with_system(line.pop("system", None), messages, place)
+        messages = line["messages"] = _add_system(line.pop("system", None), messages, place)
     tools = tools_beside(line)
     if _are_mappings(messages) and not any("message" in each for each in messages):
         structs = structs or are_structs(messages, tools)
@@ -105,7 +105,7 @@ def is_rejected(line: Any) -> bool:
 
 
 def remarks(line: Any) -> list[str]:
-    """Notes about parts of a line that are not learned."""
+    """Return notes about parts of a line that are not learned."""
     if not isinstance(line, Mapping):
         return []
     messages = [message for name in _OF_MESSAGES for message in as_list(line.get(name)) or ()]
@@ -117,9 +117,9 @@ def remarks(line: Any) -> list[str]:
 
 
 def begins_with_answer(line: Any) -> bool:
-    """Whether a conversation begins with the model, as some of ShareGPT do. If so, that message is made context.
+    """Whether a conversation begins with the model, as some of ShareGPT do. If so, make that message context.
 
-    The message answers nothing: a policy that learns it learns to speak unasked.
+    The message answers nothing. A policy that learned it would learn to speak unasked.
     """
     messages: Any = line.get("messages") if isinstance(line, Mapping) else None
     if not _are_mappings(messages) or messages[0].get("role") != "assistant":
@@ -130,14 +130,14 @@ def begins_with_answer(line: Any) -> bool:
     return True
 
 
-def _messages(line: dict[str, Any], place: str) -> list[Any]:
-    """The messages of a line without `messages`, from other properties, which are removed from the line."""
+def _take_messages(line: dict[str, Any], place: str) -> list[Any]:
+    """Take the messages of a line without `messages` out of its other properties, which are removed from the line."""
     chosen, rejected = line.get("chosen"), line.get("rejected")
     if _are_mappings(line.get("conversations")):
         messages = line.pop("conversations")
-        return messages if chosen is None else [*_as_context(messages), *_completion(line.pop("chosen"))]
+        return messages if chosen is None else [*_as_context(messages), *_as_answers(line.pop("chosen"))]
     if chosen is not None and rejected is not None:
-        pair = _completion(chosen), _completion(rejected)
+        pair = _as_answers(chosen), _as_answers(rejected)
         own = [one for one, other in takewhile(lambda each: each[0] == each[1], zip(*pair, strict=False))]
         prompt = own or _texts("user", line.get("prompt"))
         if _are_mappings(prompt) and _are_mappings(pair[0]):
@@ -145,7 +145,7 @@ def _messages(line: dict[str, Any], place: str) -> list[Any]:
                 line.pop(name, None)
             return [*_as_context(prompt), *pair[0][len(own) :]]
     if {"prompt", "completion"} <= line.keys():
-        prompt, completion = _texts("user", line.pop("prompt")), _completion(line.pop("completion"))
+        prompt, completion = _texts("user", line.pop("prompt")), _as_answers(line.pop("completion"))
         if _are_mappings(prompt) and _are_mappings(completion):
             return [*_as_context(prompt), *completion]
     names = ", ".join(map(str, list(line)[:_SHOWN])) or "nothing"
@@ -153,8 +153,8 @@ def _messages(line: dict[str, Any], place: str) -> list[Any]:
     raise InputError(f"{place}: a line has messages, conversations, or prompt and completion; here: {names}", hint=hint)
 
 
-def _with_system(system: Any, messages: Any, place: str) -> Any:
-    """The messages, with the text of a `system` property as the first one. Bedrock has a text there, or a list."""
+def _add_system(system: Any, messages: Any, place: str) -> Any:
+    """Put the text of a `system` property before the messages. In the form of Bedrock it is a text or a list."""
     parts: list[Any] = [each.get("text") if isinstance(each, Mapping) else each for each in as_list(system) or [system]]
     if not any(parts) or not _are_mappings(messages):
         return messages
@@ -170,18 +170,19 @@ def _with_system(system: Any, messages: Any, place: str) -> Any:
 
 
 def _texts(role: str, value: Any) -> Any:
-    """The value as a list of messages: from a text, a message, or JSON text of messages."""
+    """Return a text, a message, or JSON text of messages as a list of messages."""
     value = read_json_messages(value) or value
     value = {"role": role, "content": value} if isinstance(value, str) else value
     return [value] if isinstance(value, Mapping) else value
 
 
-def _completion(value: Any) -> Any:
+def _as_answers(value: Any) -> Any:
+    """Return a completion as a list of messages; a text is one of the assistant."""
     return _texts("assistant", value)
 
 
 def _as_context(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Messages whose answers are not learned."""
+    """Return messages with their answers marked as not to be learned."""
     return [{**each, "weight": 0} if as_message(each).get("role") == "assistant" else each for each in messages]
 
 
@@ -218,11 +219,11 @@ class FineTuning:
 
     @property
     def names(self) -> str:
-        """What is trained on, for a heading."""
+        """The names of collections and files, for a heading."""
         return ", ".join([*(each.name for each in self.collections), *(path.name for path in self.files)])
 
     def __iter__(self) -> Iterator[bytes]:
-        """The lines to upload, read some groups at a time.
+        """Yield the lines to upload, read some groups at a time.
 
         Raises:
             InputError: a line of a file is no conversation, or is longer than a service reads.
@@ -238,7 +239,7 @@ class FineTuning:
                         tools = [tool.to_wire() for tool in history.tools or ()]
                         rest = {"name": trajectory.name, **({"tools": tools} if tools else {})}
                         items = f'{{"messages_and_choices":{dumped(history.messages_and_choices)},'
-                        yield _line(items + json.dumps(rest)[1:], trajectory.name)
+                        yield _encode_line(items + json.dumps(rest)[1:], trajectory.name)
         for path in self.files:
             structs = is_parquet(path.name)
             for place, value in parquet.documents(path) if structs else documents(path):
@@ -251,10 +252,10 @@ class FineTuning:
                 if begins_with_answer(line):
                     self.opened.append(place)
                 conversation = checked(Conversation, line, place).model_copy(update={"name": place})
-                yield _line(conversation.to_json(), place)
+                yield _encode_line(conversation.to_json(), place)
 
     def warnings(self) -> list[str]:
-        """Warnings about held-out prompts, and first messages of the model, once the lines are read."""
+        """Return warnings about the data. Those about lines of files are known once the lines have been read."""
         own = count(len(self.opened), "conversation")
         opened = f"{own} beginning with the model, whose first message is context ({', '.join(self.opened[:3])})"
         noted = [f"{count(len(p), 'conversation')} {what} ({', '.join(p[:3])})" for what, p in self.noted.items()]
@@ -270,7 +271,7 @@ class FineTuning:
         )
 
 
-def fine_tuning(
+def plan_fine_tuning(
     lab: Lab, index: Callable[[], "Index"], names: Names, options: Mapping[str, Any], where: Any, model: str
 ) -> FineTuning:
     """Check the arguments of a fine-tuning job. It starts no service.
@@ -280,12 +281,13 @@ def fine_tuning(
         index: Opens the search index of the lab; only called for a condition.
         names: Collections and patterns, and fine-tuning files: JSON Lines of `{"messages": [...]}`.
         options: The options of the job.
-        where: A condition on trajectories, as of a search.
+        where: A condition on trajectories, as a search has; None chooses all.
         model: The model to train.
 
     Raises:
-        InputError: an option or the condition is wrong, or there is a condition and a file. NotFoundError: no such
-        collection. NothingTrainsError: no trajectory meets the condition.
+        InputError: an option or the condition is wrong, or there is a condition and a file.
+        NotFoundError: there is no such collection.
+        NothingTrainsError: nothing is named, or no trajectory meets the condition.
     """
     config = sft_config(options)
     given = [names] if isinstance(names, str | PathLike) else list(names)
@@ -301,7 +303,7 @@ def fine_tuning(
     if where is not None:
         (searched := index()).refresh()
         condition = build_search(None, searched.fields(), where).where
-        chosen = {collection.label: _chosen(searched, collection, condition) for collection in collections}
+        chosen = {collection.label: _find_chosen(searched, collection, condition) for collection in collections}
         if not any(chosen.values()):
             raise NothingTrainsError(f"no trajectory of {', '.join(labels)} meets {where}", hint="%search --where")
     chosen_by = {"where": str(where)} if where is not None else {}
@@ -311,23 +313,23 @@ def fine_tuning(
 
 
 def check_sft(*, sft: bool, where: Any) -> bool:
-    """Return `sft`; InputError if there is a condition `where` without it."""
+    """Return `sft`; raise InputError if there is a condition `where` without it."""
     if where is not None and not sft:
         hint = f'--sft, or %search --where "{where}" --into chosen, then %%train chosen'
         raise InputError("a condition chooses what supervised fine-tuning learns", hint=hint)
     return sft
 
 
-def _chosen(index: "Index", collection: Collection, condition: Where | None) -> frozenset[str]:
-    """Names of the trajectories of a collection that meet a condition."""
+def _find_chosen(index: "Index", collection: Collection, condition: Where | None) -> frozenset[str]:
+    """Find the names of the trajectories of a collection that meet a condition."""
     name, _, generation = collection.label.partition(":")
     own = (F.collection == name) & (F.generation == int(generation))
     answer = index.search(build_search(None, index.fields(), own if condition is None else condition & own, k=0))
     return frozenset(hit.id for hit in answer.outcome.hits)
 
 
-def _line(text: str, place: str) -> bytes:
-    """A line to upload; InputError where it is too long."""
+def _encode_line(text: str, place: str) -> bytes:
+    """Encode a line to upload. Raises InputError if it is too long."""
     line = f"{text}\n".encode()
     if len(line) > MAX_LINE_BYTES:
         message = f"{place}: {len(line):,} bytes in one conversation, and a service reads at most {MAX_LINE_BYTES:,}"
@@ -336,7 +338,7 @@ def _line(text: str, place: str) -> bytes:
 
 
 def sft_config(options: Mapping[str, Any]) -> SFTTrainingConfig:
-    """The options of a fine-tuning job; InputError where one is unknown or wrong."""
+    """Read the options of a fine-tuning job. Raises InputError if one is unknown or wrong."""
     if not isinstance(options, Mapping):
         raise InputError(f"options are a dict, not a {type(options).__name__}", hint='{"learning_rate": 2e-3}')
     for name in options:
@@ -354,7 +356,19 @@ def sft_config(options: Mapping[str, Any]) -> SFTTrainingConfig:
 def submit_fine_tuning(
     wanted: FineTuning, file: UploadedFile, jobs: SubmittedJobs, connector: Connector, address: Address, model_id: str
 ) -> str:
-    """Create a job on uploaded data; its id. Raises as `submission.submit`."""
+    """Create a job on uploaded data; return its id.
+
+    Args:
+        wanted: The data and the options.
+        file: What the service has said of the uploaded data.
+        jobs: The jobs of the lab, where the job is recorded.
+        connector: The connection to the service.
+        address: The address of the service.
+        model_id: The id of the model at the service.
+
+    Raises:
+        RolloutlabError: as `submission.submit` does.
+    """
     labels = tuple(collection.label for collection in wanted.collections)
     submitted = SubmittedJob(str(uuid.uuid4()), connector.name, wanted.model, labels, wanted.options, now())
     job = CreateSFTTrainingJob(model_id=UUID(model_id), training_data_url=str(file.url), config=wanted.config)
@@ -363,4 +377,4 @@ def submit_fine_tuning(
     def send(key: str) -> str:
         return http.run(create_once(http, address, key, lambda: create_sft_job(http, address, job, key)))
 
-    return recorded(jobs, submitted, send)
+    return record_and_send(jobs, submitted, send)

@@ -21,7 +21,7 @@ from rolloutlab.widgets.form import Outlook
 from rolloutlab.widgets.html import for_notebook
 
 Listen = Callable[[Callable[[Set[int]], None]], None]
-"""Registers a method that gets the ids of trajectories with new rewards, while its object lives."""
+"""Registers a method, which is called with the ids of trajectories with new rewards as long as its object lives."""
 
 
 class TrainingForm(NotebookView):
@@ -64,11 +64,11 @@ class TrainingForm(NotebookView):
         self._price = price
         self._find_last = last
         self._last: LastJob | None = None
-        self._texts = self._filled(given)
+        self._texts = self._expand_texts(given)
         self._paid = "" if budget is None else f" --budget {budget:g}"
         self._job: Job | None = None
         self._submitting = Lock()
-        listen(self._edited)
+        listen(self._on_rewards)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -102,7 +102,11 @@ class TrainingForm(NotebookView):
             self._gathered = self._version(), self._gather(counted)
 
     def check(self) -> DryRun:
-        """What would train, and why not the rest. InputError: an option is wrong. NotFoundError: no such collection."""
+        """Check what would train, and why not the rest.
+
+        Raises:
+            InputError: an option is wrong. NotFoundError: a collection was deleted.
+        """
         return DryRun(self._check(self.options), self._price(), self._last_job())
 
     def submit(self) -> Job:
@@ -123,30 +127,30 @@ class TrainingForm(NotebookView):
 
     def look(self, texts: Mapping[str, Any]) -> dict[str, Any]:
         """Take the texts of a browser's fields; return what would happen with these options."""
-        self._fill(texts)
+        self._take_texts(texts)
         return self._outlook_json()
 
     def state(self) -> Mapping[str, Any]:
         job = self._job
         return {
             "options": render.controls(),
-            "algorithms": {name: self._filled({ALGORITHM: name}) for name in ALGORITHMS},
+            "algorithms": {name: self._expand_texts({ALGORITHM: name}) for name in ALGORITHMS},
             "texts": dict(self._texts),
             "outlook": self._outlook_json(),
             "job": job.state() if job else None,
         }
 
     def calls(self) -> Mapping[str, Callable[..., Any]]:
-        own: dict[str, Callable[..., Any]] = {"look": self.look, "submit": self._submitted}
+        own: dict[str, Callable[..., Any]] = {"look": self.look, "submit": self._submit_texts}
         return {**own, **(self._job.calls() if self._job else {})}
 
-    def _submitted(self, texts: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _submit_texts(self, texts: Mapping[str, Any]) -> Mapping[str, Any]:
         """Submit the options in a browser's fields; return the state of the job."""
-        self._fill(texts)
+        self._take_texts(texts)
         return self.submit().state()
 
-    def _filled(self, given: Mapping[str, Any]) -> dict[str, str]:
-        """The texts of the fields for some options, including those that an algorithm stands for.
+    def _expand_texts(self, given: Mapping[str, Any]) -> dict[str, str]:
+        """Return the texts of the fields for some options, including those that an algorithm stands for.
 
         If the algorithm divides by `max_tokens`, and the collections have no common one, that field stays empty.
 
@@ -156,30 +160,32 @@ class TrainingForm(NotebookView):
         check_options(given, names_only=True)
         return _texts(expand(given, lambda: one_bound(bounds_of(self._collections))).options)
 
-    def _fill(self, texts: Mapping[str, Any]) -> None:
+    def _take_texts(self, texts: Mapping[str, Any]) -> None:
+        """Set the texts of the fields; once the job is submitted they stay as they are."""
         if self._job is None:
             self._texts = _texts(texts)
 
     def _outlook_json(self) -> dict[str, Any]:
         return self._outlook().to_json()
 
-    def _edited(self, _ids: Set[int]) -> None:
-        """Rewards were changed in this process, on any thread: the browser calls `look` again."""
+    def _on_rewards(self, _ids: Set[int]) -> None:
+        """Have the browser call `look` again. Called on any thread when rewards were changed in this process."""
         if self._job is None:
             self.push("changed")
 
     def _check(self, options: Mapping[str, Any]) -> Submission:
-        """What a job with these options would be at this moment."""
+        """Return the job that would be submitted with these options at this moment."""
         version = self._version()
         if self._gathered is None or self._gathered[0] != version:
             self._gathered = version, self._gather(lambda _: None)
-        return self._gathered[1].under(options)
+        return self._gathered[1].with_options(options)
 
     def _last_job(self) -> LastJob | None:
-        """The last job of the model. After the form was submitted, it is still the job before the form's own."""
+        """Return the last job of the model, not counting the form's own."""
         return self._last if self._job else self._find_last()
 
     def _outlook(self) -> Outlook:
+        """Collect what the form shows: what would happen with its options, and what is wrong with them."""
         wrong = {name: problem for name, value in self.options.items() if (problem := OPTIONS[name].problem(value))}
         valid = {name: value for name, value in self.options.items() if name not in wrong}
         wrong |= {name: why for name, why, _ in contradictions(valid)}
@@ -192,12 +198,12 @@ class TrainingForm(NotebookView):
         except RolloutlabError as error:
             why = f"{error.message} -> {error.hint}" if error.hint else error.message
             blocked += ["nothing would train"]
-            notes = _by_option(valid)
+            notes = _group_effects(valid)
             return Outlook(self.cell, self.names, None, why, wrong, notes, "; ".join(blocked), **same)
         blocked += [] if submission.check.trainable_trajectories else ["nothing would train"]
         wrong |= (refused := refusals(submission.config, submission.engine))
         blocked += [f"{name}: {why}" for name, why in refused.items()]
-        plan, notes = plan_of(submission, self._price(), last), _by_option(valid, submission)
+        plan, notes = plan_of(submission, self._price(), last), _group_effects(valid, submission)
         return Outlook(self.cell, self.names, plan, "", wrong, notes, "; ".join(blocked), **same)
 
     def __repr__(self) -> str:
@@ -209,13 +215,14 @@ class TrainingForm(NotebookView):
 
 
 def _texts(given: Mapping[str, Any]) -> dict[str, str]:
-    """The texts of the fields for some options, by their proper names. InputError: an option is unknown."""
+    """Return the texts of the fields for options, by their proper names. Raises InputError if an option is unknown."""
     check_options(given, names_only=True)
     texts = {proper_name(name): written(value).strip() for name, value in given.items()}
     return {name: texts[name] for name in OPTIONS if texts.get(name)}
 
 
-def _by_option(given: Mapping[str, Any], submission: Submission | None = None) -> dict[str, list[str]]:
+def _group_effects(given: Mapping[str, Any], submission: Submission | None = None) -> dict[str, list[str]]:
+    """Return sentences about what options do, by option."""
     notes: dict[str, list[str]] = {}
     known = (submission.check.trainable_groups, submission.truncated) if submission else ()
     for name, sentence in effects(given, *known):

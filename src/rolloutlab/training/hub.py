@@ -22,8 +22,11 @@ class Hub:
     repository: OWNER/REPO.
 
     Raises:
-        InputError: it is not such a name, or HF_ENDPOINT is neither https nor on this machine. SignInError: there is
-        no token. All before anything is sent.
+        InputError: it is not such a name, HF_ENDPOINT is neither https nor on this machine, or huggingface_hub is not
+            installed.
+        SignInError: there is no token.
+
+    All of this is checked before anything is sent.
     """
 
     def __init__(self, repository: str) -> None:
@@ -49,9 +52,9 @@ class Hub:
         return f"{self.endpoint}/{self.repository}"
 
     def upload(self, folder: Path, title: str, note: Callable[[str], None]) -> bool:
-        """Upload a folder as one commit; returns whether the repository is private.
+        """Upload a folder as one commit; return whether the repository is private.
 
-        A new repository is private; one that exists stays as it is. title: of the commit.
+        A new repository is private; one that exists keeps its visibility. title: the title of the commit.
 
         Raises:
             SignInError: the hub refuses the token. ServiceError: it refuses or fails. The folder stays.
@@ -63,7 +66,7 @@ class Hub:
             note(f"uploading to {self.url}")
             hub.upload_folder(repo_id=self.repository, folder_path=folder, commit_message=title)
             return bool(hub.repo_info(self.repository).private)
-        except Exception as error:  # noqa: BLE001 - of the library, of its HTTP library or of the disk
+        except Exception as error:  # noqa: BLE001 - it may be one of huggingface_hub, of its HTTP library or of the disk
             status = getattr(getattr(error, "response", None), "status_code", 0)
             words = str(error).replace(self._token, "...").strip() or type(error).__name__
             message = f"the folder is complete, and was not uploaded to {self.url}: {words.splitlines()[0]}"

@@ -1,4 +1,4 @@
-"""Training job: its events as its service reports them, and a handle to wait for it, cancel it and show it live."""
+"""Training jobs: the events that a service reports, and a handle to wait for a job, cancel it and show it live."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -42,12 +42,13 @@ class RemainingTime:
         self._last: tuple[float, float] | None = None
 
     def update(self, done: float) -> None:
+        """Record that so many gradient steps are done now."""
         if done and (self._last is None or done > self._last[1]):
             self._last = (monotonic(), done)
             self._first = self._first or self._last
 
-    def left(self, done: float, rows: int | None) -> float | None:
-        """Seconds until all rows (gradient steps) are done; None if there is no estimate."""
+    def seconds_left(self, done: float, rows: int | None) -> float | None:
+        """Estimate the seconds until all rows (gradient steps) are done; None if there is no estimate."""
         if not rows or self._first is None or self._last is None or self._last[1] == self._first[1]:
             return None
         pace = (self._last[0] - self._first[0]) / (self._last[1] - self._first[1])
@@ -96,12 +97,13 @@ class EventReader:
 
     @property
     def has_ended(self) -> bool:
+        """Whether no further events will come."""
         return self.silent or (bool(self.events) and self.events[-1].type in ENDINGS)
 
     @property
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Seconds until the job has ended, if the pace is known."""
-        return self._remaining.left(fraction_done(self.events), job_progress(self.events)[1])
+        return self._remaining.seconds_left(fraction_done(self.events), job_progress(self.events)[1])
 
     async def read(self, address: Address) -> bool:
         """Poll once; return whether there were new events."""
@@ -109,13 +111,13 @@ class EventReader:
         try:
             new = await training.events(self._http, address, self._job_id, last.id if last else None)
         except NotOfferedError:
-            new = await self._from_status(address)
+            new = await self._derive_from_status(address)
         except NotFoundError as error:
             raise NotFoundError(
                 f"the service has no job {self._job_id[:8]}: it never arrived there, or was deleted with its model",
                 hint="%%train submits another",
             ) from error
-        new = [await self._with_step(address, event) for event in new]
+        new = [await self._add_step(address, event) for event in new]
         if new and last is (self.events[-1] if self.events else None):  # no other task has read them meanwhile
             self._take(new)
         return bool(new)
@@ -128,15 +130,15 @@ class EventReader:
             if not self.has_ended:
                 await asyncio.sleep(pause)
 
-    async def _with_step(self, address: Address, event: Event) -> Event:
-        """The event. If it is the end of a job without a checkpoint, it gets the newest checkpoint of the model."""
+    async def _add_step(self, address: Address, event: Event) -> Event:
+        """Return the event. If it is the end of a job without a checkpoint, add the newest checkpoint of the model."""
         if event.type != "training_ended" or "step" in event.data or self._newest is None:
             return event
         step = await self._newest(address)
         return event if step is None else event.model_copy(update={"data": {**event.data, "step": step}})
 
-    async def _from_status(self, address: Address) -> list[Event]:
-        """Events made from the job's status, for a service without an events endpoint."""
+    async def _derive_from_status(self, address: Address) -> list[Event]:
+        """Derive new events from the job's status, for a service without an events endpoint."""
         try:
             job = await training.job(self._http, address, self._job_id)
         except (NotFoundError, ValidationError):
@@ -150,7 +152,7 @@ class EventReader:
             data = {"error_message": job.error or NO_REASON}
         elif kind == "training_ended" and job.final_step is not None:
             data = {"step": job.final_step}
-        saved = [Event(id="saved", type="checkpoint_saved", data=data | _took(job))] if data.get("step") else []
+        saved = [Event(id="saved", type="checkpoint_saved", data=data | _duration_of(job))] if data.get("step") else []
         return [*saved, Event(id=kind, type=kind, data=data)]
 
     def _take(self, new: Sequence[Event]) -> None:
@@ -163,8 +165,8 @@ class EventReader:
         self._on_events(before)
 
 
-def _took(job: TrainingJob) -> dict[str, float]:
-    """How long a job trained, if its service has both times."""
+def _duration_of(job: TrainingJob) -> dict[str, float]:
+    """Return how long a job trained, as data of an event; empty unless its service has both times."""
     if not job.started_at or not job.ended_at:
         return {}
     return {"seconds": (moment(job.ended_at) - moment(job.started_at)).total_seconds()}
@@ -191,7 +193,7 @@ class Job(NotebookView):
         known: its events that the lab has recorded.
         compare: the command that compares checkpoints on one of its collections.
         options: the options that it was submitted with.
-        newest: as of `EventReader`.
+        newest: see `EventReader`.
         trained_on: finds the overview of its collection, if that is a single one.
     """
 
@@ -228,7 +230,7 @@ class Job(NotebookView):
         self._listeners: list[Callable[..., None]] = []
 
     def events(self) -> list[Event]:
-        """All events so far; only the new ones are requested."""
+        """Return all events so far; only new ones are requested."""
         if not self._reader.has_ended:  # an ended job needs no service, which may be gone
             self._http.run(self._reader.read(self._find(True)))
             self._notify()
@@ -247,12 +249,12 @@ class Job(NotebookView):
         return step_made(self._events)
 
     def metrics(self) -> "pd.DataFrame":
-        """One row per gradient step: loss, entropy, grad_norm, ratio_mean, ratio_max, clipped, masked and more."""
+        """Return a row per gradient step: loss, entropy, grad_norm, ratio_mean, ratio_max, clipped, masked and more."""
         steps = [e.data for e in since_restart(self.events()) if e.type == "gradient_step"]
         return data_frame(steps, range(len(steps)), None)
 
     def plot(self, *names: str) -> Panels:
-        """A chart of each of these numbers over the gradient steps; by default reward, loss, entropy and grad_norm.
+        """Plot each of these numbers over the gradient steps; by default reward, loss, entropy and grad_norm.
 
         A number that no step reports, such as the reward in supervised fine-tuning, gets no chart.
         """
@@ -300,7 +302,7 @@ class Job(NotebookView):
         bar.update(done, rows, render.step_under_way(self._events) or note, part=part)
 
     def cancel(self) -> "Job":
-        """Have the service end the job, even within a gradient step; it then makes no checkpoint."""
+        """Have the service end the job, even within a gradient step. A cancelled job makes no checkpoint."""
         self._http.run(training.cancel_job(self._http, self._find(True), self.id))
         return self
 
@@ -321,7 +323,7 @@ class Job(NotebookView):
             listener(event, **data)
 
     def state(self) -> Mapping[str, Any]:
-        """The full state of the view: `head` (see `widgets.job.head`), curves, and numbers of every gradient step."""
+        """Return the state of the view: `head` (see `widgets.job.head`), curves, and numbers of every gradient step."""
         known = render.curves_of(self._options)
         numbers = render.numbers_of(since_restart(list(self._events)), curves=known)
         curves = [{"title": c.title, "names": c.names, "healthy": c.healthy, "first": c.first} for c in known]
@@ -350,7 +352,7 @@ class Job(NotebookView):
         events = list(self._events)
         about = self._collections, self._compare, self._options, self._trained_on
         head = render.head(self.model, events, *about)
-        return {**head, "id": self.id[:8], "left": self._reader.left, "trouble": self._trouble}
+        return {**head, "id": self.id[:8], "left": self._reader.seconds_left, "trouble": self._trouble}
 
     @cached_property
     def _trained_on(self) -> Overview | None:
@@ -368,20 +370,21 @@ class Job(NotebookView):
         return "widget" in self.__dict__ or bool(self._listeners)
 
     def _notify(self) -> None:
+        """Pass on that the job has ended, or set why its end will not be known here."""
         if self._reader.silent:
             self._trouble = _SILENT
         elif self._reader.has_ended:
             self._on_end(list(self._events))
 
     def _push_events(self, before: int) -> None:
-        """Push what new events change."""
+        """Push what new events change in the view. before: the gradient steps that were done before them."""
         self._trouble = ""
         if self._has_views():
             numbers = render.numbers_of(since_restart(self._events), before, render.curves_of(self._options))
             self.push("news", head=self._head(), begin=before, numbers=numbers)
 
     async def _follow_for_a_view(self) -> None:
-        """Read events until the job ends. After an error of ours, show it and try again; after any other, raise it."""
+        """Read events until the job ends. Show any error; after a RolloutlabError try again, else raise it."""
         while not self._reader.has_ended and self._is_watched():
             try:
                 await self._reader.follow(await asyncio.to_thread(self._find, False), self._is_watched)

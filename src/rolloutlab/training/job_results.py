@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def job_course(events: Sequence[Event]) -> JobCourse:
-    """The course of a job, from its last restart on."""
+    """Summarise the course of a job, from its last restart on."""
     events = since_restart(events)
     steps, of, _ = job_progress(events)
     trains, groups = (last_whole(events, "preflight", name) for name in ("trainable_groups", "groups"))
@@ -40,7 +40,7 @@ def job_course(events: Sequence[Event]) -> JobCourse:
 
 
 def read_course(read: Callable[[], Sequence[Event]]) -> JobCourse:
-    """The course of a job from its events. If they cannot be read, it says so, and a list can still show other jobs."""
+    """Summarise the course of a job. If its events cannot be read, the course has that error: other jobs are listed."""
     try:
         return job_course(read())
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # odd or damaged
@@ -50,7 +50,7 @@ def read_course(read: Callable[[], Sequence[Event]]) -> JobCourse:
 def job_results(
     lab: Lab, jobs: Sequence[SubmittedJob], courses: Mapping[str, JobCourse], name_now: Callable[[str], str]
 ) -> list[JobResult]:
-    """Jobs with their results, in their order: newest first. name_now: the present name of a collection."""
+    """Find the results of jobs, given newest first. name_now: returns the present name of a collection."""
     results = lab.results.by_id()
     stored = {f"{c.name}:{c.generation}": c for c in lab.collections() if c.id in results} if jobs else {}
     of_label = {label: results[collection.id] for label, collection in stored.items()}
@@ -58,13 +58,13 @@ def job_results(
     made = []
     for job in jobs[::-1]:
         own = [of_label[label] for label in job.collections if label in of_label]
-        next_ones = [_next(of_label, label, job) for label in job.collections] if job.step else []
+        next_ones = [_find_next(of_label, label, job) for label in job.collections] if job.step else []
         pairs = [(label, after) for label, after in zip(job.collections, next_ones, strict=False) if after]
         alike = [after for label, after in pairs if not find_differences(lab, stored[label], stored[after])]
         answers, cut_off = sum(result.answers for result in own), sum(result.cut_off for result in own)
         course, reward = courses.get(job.id, JobCourse()), _mean(own)
         if course.reward is not None and not (reward is not None and math.isclose(reward, course.reward, abs_tol=1e-6)):
-            reward, alike = course.reward, []  # the rewards have changed since: no later mean compares
+            reward, alike = course.reward, []  # the rewards were changed afterwards: no later mean can be compared
         made.append(
             JobResult(
                 job=job,
@@ -73,7 +73,7 @@ def job_results(
                 reward=reward,
                 after=_mean(of_label[label] for label in alike),
                 cut_off=cut_off / answers if answers else 0.0,
-                changed=_changed(before.get(job.model, {}), job.options),
+                changed=_find_changes(before.get(job.model, {}), job.options),
             )
         )
         before[job.model] = job.options
@@ -81,7 +81,7 @@ def job_results(
 
 
 def job_table(results: Sequence[JobResult], shown: int) -> "pd.DataFrame":
-    """One row per job, indexed by the beginning of its id; step is the checkpoint that it made.
+    """Make a table with one row per job, indexed by the beginning of its id; `step` is the checkpoint that it made.
 
     shown: how many rows its view has.
     """
@@ -108,22 +108,24 @@ def job_table(results: Sequence[JobResult], shown: int) -> "pd.DataFrame":
     return ListingFrame.of(frame, job_listing(results, shown, here_and_now()))
 
 
-def _next(of_label: Mapping[str, CollectionResult], label: str, job: SubmittedJob) -> str:
-    """The next generation of a collection, if the checkpoint that a job made has sampled all of it; else empty."""
+def _find_next(of_label: Mapping[str, CollectionResult], label: str, job: SubmittedJob) -> str:
+    """Find the next generation of a collection, if the checkpoint that a job made has sampled all of it; else empty."""
     name, _, generation = label.rpartition(":")
     after = f"{name}:{int(generation) + 1}" if label in of_label and generation.isdecimal() else ""
     sampled = of_label.get(after)
-    if sampled is None or sampled.others:  # a mean over several checkpoints is that of none
+    if sampled is None or sampled.others:  # a mean over several checkpoints is the mean of none of them
         return ""
     return after if (sampled.model, sampled.step) == (job.model, job.step) else ""
 
 
 def _mean(results: Iterable[CollectionResult]) -> float | None:
+    """Compute the mean reward of collections, each weighted by its scored answers; None if none is scored."""
     scored = [(result.mean, result.scored) for result in results if result.mean is not None]
     total = sum(n for _, n in scored)
     return math.fsum(mean * n / total for mean, n in scored) if total else None
 
 
-def _changed(before: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def _find_changes(before: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Find the options that differ from those of the job before; a removed option is None."""
     names = dict.fromkeys([*options, *before])
     return {name: options.get(name) for name in names if options.get(name) != before.get(name)}

@@ -25,7 +25,7 @@ _MAX_LOG_RATIO = 80.0
 
 
 def importance_ratios(delta_T: Sequence[float], level: ImportanceSamplingLevel) -> list[float]:
-    """The ratio of each trained token of one sequence, before any bound (PPO, arXiv 1707.06347; GSPO, 2507.18071).
+    """Compute the ratio of each trained token of a sequence before any bound (PPO, arXiv 1707.06347; GSPO, 2507.18071).
 
     delta_T: logprobs under the present weights minus those when sampled, in nats.
     """
@@ -43,39 +43,40 @@ def importance_ratios(delta_T: Sequence[float], level: ImportanceSamplingLevel) 
 
 
 SAMPLE = 8
-"""Trajectories that are scored for a prediction."""
+"""The most trajectories that are scored for a prediction."""
 SECONDS = 10.0
 """The longest time for a prediction. Afterwards it uses what was scored so far."""
 _MAX_TOKENS = 16_384
 """About how many sampled tokens are scored. At least one trajectory is scored, however long it is."""
 
 
-def with_prediction(submission: Submission, connector: Connector, tick: Callable[[], None] | None = None) -> Submission:
-    """The submission, with a warning about the predicted ratio if some trajectories that would train are stale.
+def add_prediction(submission: Submission, connector: Connector, tick: Callable[[], None] | None = None) -> Submission:
+    """Add a warning about the predicted ratio to a submission, if some trajectories that would train are stale.
 
     There is no warning if no service runs, or if it has no endpoint for logprobs, cannot be reached or takes too long.
 
     tick: called again and again while the service computes.
     """
-    stale = submission.stale()
-    if not stale or settle(submission.config).precalculate_logprobs:  # every ratio begins at 1 then
+    stale = submission.stale_names()
+    if not stale or settle(submission.config).precalculate_logprobs:  # with that option every ratio begins at 1
         return submission
     with suppress(RolloutlabError):
         if address := connector.running():
             model = f"{submission.model}@{submission.first_step}"
-            chosen = _affordable(submission.read(_spread(stale)))
+            chosen = _choose_affordable(submission.read(_choose_spread(stale)))
             gaps = connector.http.run(_score(connector, address, model, chosen), tick)
-            return submission.with_warnings(_lines(gaps, submission, stale))
+            return submission.with_warnings(_describe_prediction(gaps, submission, stale))
     return submission
 
 
-def _spread(names: Sequence[str]) -> list[str]:
-    """Some of the names, evenly spread over all."""
+def _choose_spread(names: Sequence[str]) -> list[str]:
+    """Choose some of the names, evenly spread over all."""
     chosen = min(SAMPLE, len(names))
     return [names[i * len(names) // chosen] for i in range(chosen)]
 
 
-def _affordable(trajectories: Sequence[StoredTrajectory]) -> list[StoredTrajectory]:
+def _choose_affordable(trajectories: Sequence[StoredTrajectory]) -> list[StoredTrajectory]:
+    """Choose the first trajectories that have `_MAX_TOKENS` together, at least one."""
     chosen: list[StoredTrajectory] = []
     tokens = 0
     for trajectory in trajectories:
@@ -89,7 +90,7 @@ def _affordable(trajectories: Sequence[StoredTrajectory]) -> list[StoredTrajecto
 async def _score(
     connector: Connector, address: Address, model: str, trajectories: Sequence[StoredTrajectory]
 ) -> list[list[list[float]]]:
-    """The changes of logprobs: by trajectory that was scored in time, by its sequences, by token."""
+    """Score trajectories as long as there is time; return the changes of logprobs by trajectory, sequence, token."""
     gaps: list[list[list[float]]] = []
     with suppress(TimeoutError):
         async with asyncio.timeout(SECONDS):
@@ -97,15 +98,17 @@ async def _score(
                 histories = trajectory.histories()
                 with suppress(RefusedError):  # such as one that is too long
                     scored = await score_histories(connector.http, address, model, histories, retry=False)
-                    gaps.append([each for pair in zip(histories, scored.data, strict=True) for each in _gaps(*pair)])
+                    gaps.append(
+                        [each for pair in zip(histories, scored.data, strict=True) for each in _compare_history(*pair)]
+                    )
     return gaps
 
 
-def _gaps(history: History, scored: ScoredHistory) -> Iterator[list[float]]:
-    """The change of the logprob of each trained token, by sequence of the history."""
+def _compare_history(history: History, scored: ScoredHistory) -> Iterator[list[float]]:
+    """Yield the change of the logprob of each trained token, by sequence of the history."""
     now = {turn.index: turn.logprobs.content or [] for turn in scored.turns}
     changes = {
-        id(item): _changes(item, now.get(i, ()))
+        id(item): _compare_choice(item, now.get(i, ()))
         for i, item in enumerate(history.messages_and_choices)
         if isinstance(item, Choice)
     }
@@ -113,15 +116,18 @@ def _gaps(history: History, scored: ScoredHistory) -> Iterator[list[float]]:
         yield [change for choice in sequence for change in changes[id(choice)]]
 
 
-def _changes(choice: Choice, now: Sequence[TokenLogprob]) -> list[float]:
+def _compare_choice(choice: Choice, now: Sequence[TokenLogprob]) -> list[float]:
+    """Return the changes of the logprobs of a choice; none if it was scored with another number of tokens."""
     sampled = choice.sampled_tokens()
     if len(now) != len(sampled):
         return []
     return [new.logprob - old.logprob for new, old in zip(now, sampled, strict=True) if not old.forced]
 
 
-def _lines(gaps: Sequence[Sequence[Sequence[float]]], submission: Submission, stale: Sequence[str]) -> list[str]:
-    """The prediction in words; nothing where no token was scored."""
+def _describe_prediction(
+    gaps: Sequence[Sequence[Sequence[float]]], submission: Submission, stale: Sequence[str]
+) -> list[str]:
+    """Write the prediction as a line; none if no token was scored."""
     level = settle(submission.config).importance_sampling_level
     ratios = [ratio for each in gaps for delta_T in each for ratio in importance_ratios(delta_T, level)]
     if not ratios:

@@ -42,7 +42,7 @@ _SCHEDULED = 'options=lambda round: {"learning_rate": 2e-3 * 0.9**round}'
 
 
 def check_sampling(given: Mapping[str, Any], known: Iterable[str]) -> None:
-    """InputError unless a loop can pass on these settings of `chat`."""
+    """Raise InputError unless a loop can pass on these settings of `chat`."""
     if "model" in given:
         raise InputError("a loop samples the model that it trains: the selected one", hint=f"%model {given['model']}")
     for name in given.keys() - set(known):
@@ -51,9 +51,9 @@ def check_sampling(given: Mapping[str, Any], known: Iterable[str]) -> None:
 
 
 def check_reward(reward: Functions | Judge | None, held_out: Any, *, given: bool) -> None:
-    """InputError or RewardError unless `reward` can score what a loop samples. No function is called.
+    """Raise InputError or RewardError unless `reward` can score what a loop samples. No function is called.
 
-    given: an environment or a program gives the rewards, or has given them, so a loop needs no reward function.
+    given: an environment or a program gives the rewards, or has given them, so that a loop needs no reward function.
     """
     if reward is None:
         if not given:
@@ -70,7 +70,7 @@ def check_reward(reward: Functions | Judge | None, held_out: Any, *, given: bool
 
 
 class LoopOptions(ChatOptions, total=False):
-    """What a loop can have, beside the options of its chats or rollouts.
+    """Options of a loop beside those of its chats or rollouts.
 
     timeout: seconds for one rollout of a program. 600 by default.
     held_out: rows to measure on, which are never trained on. They are sampled before the first round, then every
@@ -127,11 +127,11 @@ class LoopSteps:
     """The steps of a round as calls of a session; the fields are the arguments of `Session.loop`.
 
     service: the name of the service that trains.
-    factor: its `top_up`.
-    draws_rows: whether its rows follow from a random seed, so that each call has others.
-    measuring: fields that are others while the held-out rows are measured.
-    find_run_changes: returns what changed if the next job on a collection begins another run of a model, else nothing;
-        given the model, the collection, and how its rounds and held-out rows will be measured.
+    factor: the factor of `top_up`.
+    draws_rows: whether the rows follow from a random seed, so that each call has other rows.
+    measuring: fields that have other values while the held-out rows are measured.
+    find_run_changes: called with a model, a collection, and how its rounds and held-out rows will be measured. Returns
+        what changed, if the next job on the collection begins another run of the model; else nothing.
     """
 
     calls: LoopCalls
@@ -156,8 +156,8 @@ class LoopSteps:
     ) -> tuple[Measure | None, Measure | None]:
         """Raise the errors that the calls would raise for these rows, before anything is sampled.
 
-        Returns how the means of the rounds and of the held-out rows will be measured. A measure is None if the rows are
-        None, and if the reward function does not fit them. will_train: False if the loop is only shown, which needs no
+        Return how the means of the rounds and of the held-out rows will be measured. A measure is None if the rows are
+        None, or if the reward function does not fit them. will_train: False if the loop is only shown, which needs no
         reward.
         """
         call = self.calls.rollouts if self.program else self.calls.chat
@@ -177,11 +177,11 @@ class LoopSteps:
 
     @property
     def _as_measured(self) -> "LoopSteps":
-        """The same, as the held-out rows are measured."""
+        """These steps with the fields that apply while the held-out rows are measured."""
         return replace(self, **self.measuring, measuring={}) if self.measuring else self
 
     def options_of(self, number: int) -> Mapping[str, Any]:
-        """The options of a round, as given; InputError if the user's function fails or does not return options."""
+        """Return the options of a round. Raises InputError if the user's function fails or does not return options."""
         if not callable(self.options):
             return self.options or {}
         try:
@@ -195,7 +195,7 @@ class LoopSteps:
         return given
 
     def parts(self, like: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-        """Digests of the parts of the reward functions, the program and the environment, as they are now.
+        """Return digests of the parts of the reward functions, the program and the environment, as they are now.
 
         like: earlier digests, to compare with.
         """
@@ -209,12 +209,13 @@ class LoopSteps:
         return parts
 
     def _measure(self, run: Preview | SamplingRun) -> Measure | None:
+        """Describe how the mean of a planned run will be measured; None if the reward function does not fit it."""
         with suppress(InputError, RewardError):
             return measure(self._scoring(run.groups), run.plan, run.groups)
         return None
 
     def _scoring(self, groups: Sequence[Group | NewGroup]) -> NewScoring | None:
-        """The scoring that these groups would get, in the form in which the lab records scorings."""
+        """Return the scoring that these groups would get, in the form in which the lab records scorings."""
         if self.reward is None:
             return None
         if isinstance(self.reward, Judge):
@@ -224,6 +225,7 @@ class LoopSteps:
         return scoring_of(self.reward, calls, {})
 
     def _preview(self, rows: Any, seed: int | None = None) -> Preview | SamplingRun:
+        """Plan the sampling of rows, without sampling anything. seed: instead of the loop's."""
         seed = self.seed if seed is None else seed
         if self.program:
             settings = {"model": self.calls.models.selected, "n": self.n, "seed": seed, **self.sampling}
@@ -231,20 +233,23 @@ class LoopSteps:
         return self.calls.preview(self.name, self.prompt, over=rows, n=self.n, seed=seed, **self.sampling)
 
     def changes_of_round(self, begun: Unfinished, lab: Lab, rows: Any, number: int, state: Set[str]) -> list[str]:
-        """What this call has changed since a round was begun, as words; empty if it can go on with the round.
+        """Return what this call has changed since a round was begun, as words; none if it can go on with the round.
 
         Args:
             begun: the round.
             lab: the store.
             rows: the rows of the round.
             number: the number of the round, from which its seeds follow.
-            state: as of `Measure.differences`.
+            state: see `Measure.differences`.
         """
         words = self._changes(begun, lab, rows, self._seed_of(number), state, with_rows=not self.draws_rows)
         return words + self._changes_of_model(begun, self.calls.models.selected, self.calls.models.newest_step())
 
     def changes_of_measure(self, begun: Unfinished, lab: Lab, state: Set[str], step: int | None = None) -> list[str]:
-        """As `changes_of_round`, of a measurement of the held-out rows. step: of the best checkpoint measured again."""
+        """Return the changes as `changes_of_round` does, for a measurement of the held-out rows.
+
+        step: the best checkpoint, if it is the one that is measured again.
+        """
         seed = self._measure_seed if step is None else self._seed_again
         words = self._as_measured._changes(begun, lab, self.held_out, seed, state)
         selected = self.calls.models.selected
@@ -258,7 +263,7 @@ class LoopSteps:
         run, scoring = self._preview(rows, seed), lab.scorings.last(begun.stored)
         wanted = self._scoring(run.groups)
         now = measure(wanted, run.plan, run.groups)
-        # what is not scored yet was begun with no reward, and is scored by the present one as a whole
+        # a generation without scores will be scored as a whole by the present reward, so the reward is no change
         then = measure(scoring or wanted, begun.plan, lab.groups(begun.stored, unfinished=True))
         words = now.differences(then, state, rows=with_rows)
         words += ["n"] if run.plan.n != begun.plan.n else []
@@ -266,6 +271,7 @@ class LoopSteps:
 
     @staticmethod
     def _changes_of_model(begun: Unfinished, model: str, newest: int | None) -> list[str]:
+        """Return `model` or `checkpoint` if another one would sample now. newest: the newest one, if that matters."""
         if begun.plan.model != model:
             return ["model"]
         # completions of one group come from one checkpoint, and a round trains on those of the newest
@@ -288,17 +294,17 @@ class LoopSteps:
 
         options: the options of the round's job, which decide what has something to learn.
         """
-        return self._topped_up(self._scored(self.name, rows, self._seed_of(number)), options)
+        return self._top_up_round(self._sample_and_score(self.name, rows, self._seed_of(number)), options)
 
     def finish_round(self, begun: Unfinished, options: Mapping[str, Any]) -> Collection:
-        """As `sample`, for a round that was interrupted: what it lacks."""
-        return self._topped_up(self.finish(begun), options)
+        """Sample, score and top up what an interrupted round lacks. options: as `sample` takes them."""
+        return self._top_up_round(self.finish(begun), options)
 
-    def _topped_up(self, scored: Collection, options: Mapping[str, Any]) -> Collection:
+    def _top_up_round(self, scored: Collection, options: Mapping[str, Any]) -> Collection:
         if self.factor is None:
             return scored
         top_up = partial(self.calls.top_up, scored.label, self.factor, self.reward)
-        return top_up(options=options, say=_quiet, **self._resumed, **self._paid)
+        return top_up(options=options, say=_quiet, **self._resume_settings, **self._budget_option)
 
     def finish(self, begun: Unfinished) -> Collection:
         """Sample and score what an interrupted generation lacks."""
@@ -306,25 +312,27 @@ class LoopSteps:
             done = self.calls.collection(begun.label)
         elif self.program:
             given = {"timeout": self.sampling["timeout"]} if "timeout" in self.sampling else {}
-            done = self.calls.resume(begun.label, program=self.program, **given, **self._resumed, **self._paid)
+            done = self.calls.resume(
+                begun.label, program=self.program, **given, **self._resume_settings, **self._budget_option
+            )
         else:
-            done = self.calls.resume(begun.label, **self._resumed, **self._paid)
+            done = self.calls.resume(begun.label, **self._resume_settings, **self._budget_option)
         return done if begun.is_sampled_and_scored else self._score(done, resume=begun.scoring_begun)
 
     @property
-    def _resumed(self) -> dict[str, Any]:
+    def _resume_settings(self) -> dict[str, Any]:
         """The sampling settings that a collection does not store."""
         return {name: self.sampling[name] for name in ("tools", "env", "concurrency") if name in self.sampling}
 
     def measure(self) -> Collection:
         """Sample and score the held-out rows, with the same seeds each time."""
-        return self._as_measured._scored(held_out_name(self.name), self.held_out, self._measure_seed)
+        return self._as_measured._sample_and_score(held_out_name(self.name), self.held_out, self._measure_seed)
 
     def measure_again(self, step: int) -> Collection:
         """Sample and score the held-out rows under a checkpoint, with seeds of no round."""
         model = f"{self.calls.models.selected}@{step}"
         name = again_name(self.name)
-        return self._as_measured._scored(name, self.held_out, self._seed_again, model=model)
+        return self._as_measured._sample_and_score(name, self.held_out, self._seed_again, model=model)
 
     def has_job(self, job_id: str) -> bool:
         """Whether the service has a job that was submitted, or was about to be when its kernel was killed."""
@@ -342,13 +350,14 @@ class LoopSteps:
     def train(self, label: str, options: Mapping[str, Any]) -> str:
         """Train on a round and wait for the job; return why nothing trained, or an empty text."""
         try:
-            self.calls.train(label, options, wait=False, say=_quiet, **self._paid).wait(progress=False)
+            self.calls.train(label, options, wait=False, say=_quiet, **self._budget_option).wait(progress=False)
         except NothingTrainsError as error:
             return error.message.partition(": ")[2] or error.message
         return ""
 
-    def _scored(self, name: str, rows: Any, seed: int | None, **model: str) -> Collection:
-        settings = {**model, **self.sampling, **self._paid}
+    def _sample_and_score(self, name: str, rows: Any, seed: int | None, **model: str) -> Collection:
+        """Sample rows into a collection, and score it. model: instead of the selected one."""
+        settings = {**model, **self.sampling, **self._budget_option}
         sample = (
             partial(self.calls.rollouts, name, self.program)
             if self.program
@@ -357,19 +366,19 @@ class LoopSteps:
         return self._score(sample(n=self.n, over=rows, seed=seed, **settings), resume=False)
 
     def _score(self, sampled: Collection, *, resume: bool) -> Collection:
-        """Score what was sampled. resume: functions have scored a part of it; a judge itself knows what it judged."""
+        """Score what was sampled. resume: functions have scored a part of it. A judge knows what it judged."""
         label, judge = sampled.label, self.reward
         if judge is None:
             return sampled
         if not isinstance(judge, Judge):
-            return self.calls.reward(label, judge, resume=resume, say=_quiet, **self._paid)
+            return self.calls.reward(label, judge, resume=resume, say=_quiet, **self._budget_option)
         given = {each.name: getattr(judge, each.name) for each in fields(judge) if each.name != "rubric"}
-        return self.calls.judge(label, judge.rubric, **given, say=_quiet, **self._paid)
+        return self.calls.judge(label, judge.rubric, **given, say=_quiet, **self._budget_option)
 
     @property
-    def _paid(self) -> dict[str, Any]:
+    def _budget_option(self) -> dict[str, Any]:
         return {} if self.budget is None else {"budget": self.budget}
 
 
 def _quiet(_line: str) -> None:
-    """In place of the reports of single calls: the loop reports its rounds."""
+    """Drop a line that a call of the session reports: the loop reports its rounds instead."""

@@ -14,11 +14,11 @@ from rolloutlab.store.scorings import NewScoring
 SETTINGS = (
     "temperature", "top_p", "max_tokens", "stop", "max_turns", "tools", "env", "program", "fixed", "prompt_column",
 )  # fmt: skip
-"""Settings that change what a mean is a mean of. Seeds and `n` are left out: they only change its noise."""
+"""Settings that two means must share to be comparable. Seeds and `n` are left out: they only change the noise."""
 
 
 BEGINS_RUN = frozenset({"reward", "prompt", "env", "program"})
-"""Differences after which the jobs of a model are another run. Other rows begin one only if they are held out."""
+"""Differences by which the jobs of a model begin another run. Other rows do so only if they are held out."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class Measure:
         return frozenset(self.plan.state if self.plan else ())
 
     def differences(self, other: "Measure", state: Set[str], *, rows: bool = True) -> list[str]:
-        """What differs from another measure, as words; empty if the two means can be compared.
+        """Return what differs from another measure, as words; none if the two means can be compared.
 
         state: paths of parts of the reward code to leave out. rows: compare the rows as well.
         """
         words = [] if _same_reward(self, other, state) else ["reward"]
-        changed = [] if self.plan is None or other.plan is None else _changed(self.plan, other.plan)
+        changed = [] if self.plan is None or other.plan is None else _find_changes(self.plan, other.plan)
         same_rows = self.rows == other.rows
         if "template" in changed or (same_rows and self.prompts != other.prompts):
             words.append("prompt")
@@ -65,7 +65,7 @@ class Measure:
 
 
 def measure(scoring: NewScoring | None, plan: SamplingConfig | None, groups: Sequence[Group | NewGroup]) -> Measure:
-    """The measure of stored groups, or of groups that are to be sampled."""
+    """Describe how the mean of groups is measured, which are stored or still to be sampled."""
     rows = [json.dumps(dict(group.row), sort_keys=True) for group in groups]
     own = plan is not None and (plan.env or plan.program)
     turns = [[] if own else [group.prompt, *group.script] for group in groups]
@@ -80,22 +80,22 @@ def were_changed(words: Sequence[str]) -> str:
 
 
 def held_out_name(name: str) -> str:
-    """The collection of the held-out rows."""
+    """Return the name of the collection of a loop's held-out rows."""
     return f"held_out.{name}"
 
 
 def again_name(name: str) -> str:
-    """The collection of the held-out rows under the best checkpoint, with other seeds."""
+    """Return the name of the collection of a loop's held-out rows under its best checkpoint, with other seeds."""
     return f"best.{name}"
 
 
 def digest_texts(texts: Sequence[str]) -> tuple[str, ...]:
-    """A digest of each text, sorted, so that their order does not matter."""
+    """Hash each text. The digests are sorted, so that the order of the texts does not matter."""
     return tuple(sorted(sha256(text.encode()).hexdigest() for text in texts))
 
 
-def _changed(one: SamplingConfig, other: SamplingConfig) -> list[str]:
-    """The settings that differ; the template stands for the prompt."""
+def _find_changes(one: SamplingConfig, other: SamplingConfig) -> list[str]:
+    """Return the names of the settings that differ; `template` stands for the prompt."""
     names = [name for name in SETTINGS if getattr(one, name) != getattr(other, name)]
     return ["template", *names] if one.template != other.template else names
 
@@ -109,13 +109,14 @@ def _same_reward(one: Measure, other: Measure, state: Set[str]) -> bool:
 
 
 def _same_parts(one: Mapping[str, str] | str, other: Mapping[str, str] | str, state: Set[str]) -> bool:
-    """Whether two descriptions are of the same code. A single digest of an earlier version tells nothing of parts."""
+    """Whether two descriptions are of the same code. One digest, as earlier versions stored, equals any parts."""
     if isinstance(one, str) or isinstance(other, str):
         return type(one) is not type(other) or one == other
     return all(is_part(path, state) for path in changed_parts(one, other))
 
 
 def _same_scoring(one: NewScoring | None, other: NewScoring | None, state: Set[str]) -> bool:
+    """Whether two scorings give the same rewards, as far as what the lab stores of them shows."""
     if one is None or other is None:
         return one is other
     if _weights(one.options) != _weights(other.options) or one.source != other.source:

@@ -1,4 +1,4 @@
-"""Merging of a checkpoint into its base, by a process that may load torch."""
+"""Merging of a checkpoint into its base, in a process of its own, which may load torch."""
 
 import json
 import subprocess
@@ -19,6 +19,14 @@ def write_merged(
 ) -> None:
     """Write the merged model of an adapter folder into a folder, as `policy.merged_folder.write_merged` does.
 
+    Args:
+        adapter: The adapter folder.
+        folder: The folder to write.
+        base: A packaged policy, a folder, a GGUF file or a hub name.
+        fingerprint: The fingerprint of the base that the adapter was trained on.
+        dtype: The dtype of the merged weights.
+        note: Called with what is being done.
+
     Raises:
         PolicyError: it cannot be merged; the message has the reason.
     """
@@ -37,7 +45,7 @@ def write_merged(
             _write_line(process.stdin, arguments)
             last = _follow(process.stdout, note)
             if last is None:
-                raise _failed(process.wait(), errors)
+                raise _make_error(process.wait(), errors)
             if "error" in last:
                 raise PolicyError(str(last["error"]), hint=str(last["hint"] or "") or None)
         finally:
@@ -46,17 +54,17 @@ def write_merged(
 
 
 def _write_line(pipe: IO[bytes] | None, arguments: dict[str, str]) -> None:
-    """Send the arguments; the pipe stays open, as its end would stop the program."""
+    """Send the arguments. The pipe stays open, because closing it would stop the program."""
     assert pipe is not None
     try:
         pipe.write(json.dumps(arguments).encode() + b"\n")
         pipe.flush()
-    except BrokenPipeError:  # it has ended: its errors say why
+    except BrokenPipeError:  # the program has ended: its standard error says why
         return
 
 
 def _follow(pipe: IO[bytes] | None, note: Callable[[str], None]) -> dict[str, object] | None:
-    """Pass on the notes until the last report, which is returned; None if the program ends without one."""
+    """Pass on the notes until the last report, and return that; None if the program ends without one."""
     assert pipe is not None
     for line in pipe:
         report: dict[str, object] = json.loads(line)
@@ -66,7 +74,8 @@ def _follow(pipe: IO[bytes] | None, note: Callable[[str], None]) -> dict[str, ob
     return None
 
 
-def _failed(status: int, errors: IO[bytes]) -> PolicyError:
+def _make_error(status: int, errors: IO[bytes]) -> PolicyError:
+    """Make the error of a program that has ended without a report, from its standard error."""
     errors.seek(0)
     lines = errors.read().decode(errors="replace").strip().splitlines() or [f"its exit status is {status}"]
     missing = "No module named" in lines[-1]

@@ -1,4 +1,4 @@
-"""The model card of a checkpoint that is taken away: README.md, with the metadata that the Hugging Face hub reads."""
+"""The model card of an exported checkpoint: README.md, with the metadata that the Hugging Face hub reads."""
 
 import json
 import re
@@ -34,7 +34,7 @@ class CheckpointFacts:
     Attributes:
         checkpoint: The model and step.
         base: What `transformers` loads as the base: a folder or a hub name.
-        dtype: In which its service has the base.
+        dtype: The dtype in which its service has the base.
         merged: Whether the adapter is merged into the weights.
         jobs: The jobs of this lab that made it, oldest first, each with the step that it made, if that is known.
         foreign: Steps on the way to it that no job of this lab made.
@@ -58,13 +58,13 @@ class CheckpointFacts:
 
 
 def model_card(facts: CheckpointFacts) -> str:
-    """The text of README.md."""
-    parts = [*_head(facts), "", *_what(facts), "", *_training(facts), "", *_measured(facts), "", *_use(facts)]
+    """Write the text of README.md."""
+    parts = [*_metadata(facts), "", *_summary(facts), "", *_training(facts), "", *_held_out(facts), "", *_use(facts)]
     return "\n".join(parts) + "\n"
 
 
-def _head(facts: CheckpointFacts) -> Iterator[str]:
-    """YAML in the form of the hub; JSON strings are YAML strings."""
+def _metadata(facts: CheckpointFacts) -> Iterator[str]:
+    """Yield the lines of the hub's YAML. A JSON string is a YAML string."""
     yield "---"
     if facts.hub_base:
         yield f"base_model: {json.dumps(facts.hub_base)}"
@@ -76,7 +76,7 @@ def _head(facts: CheckpointFacts) -> Iterator[str]:
     yield "---"
 
 
-def _what(facts: CheckpointFacts) -> Iterator[str]:
+def _summary(facts: CheckpointFacts) -> Iterator[str]:
     yield f"# {_text(str(facts.checkpoint))}"
     yield ""
     name = _text(facts.checkpoint.model.base or facts.base)
@@ -111,12 +111,12 @@ def _training(facts: CheckpointFacts) -> Iterator[str]:
 
 
 def _options(options: Mapping[str, Any]) -> str:
-    """`learning_rate: 0.001`; the files of fine-tuning are shown beside the collections."""
+    """Write options as `learning_rate: 0.001`. The files of fine-tuning are shown beside the collections instead."""
     shown = [f"{name}: {json.dumps(value)}" for name, value in options.items() if name != "files"]
     return ", ".join(shown) or "all by default"
 
 
-def _measured(facts: CheckpointFacts) -> Iterator[str]:
+def _held_out(facts: CheckpointFacts) -> Iterator[str]:
     yield "## Held-out reward"
     yield ""
     result = facts.evaluation
@@ -147,7 +147,7 @@ def _use(facts: CheckpointFacts) -> Iterator[str]:
 
 
 def _text(value: str) -> str:
-    """Names are a service's and a user's; none of them ends a line."""
+    """Escape a text that a service or a user has written, so that it stays on one line."""
     return escape_to_one_line(value)
 
 

@@ -57,12 +57,12 @@ class SelectedModel:
 
     @property
     def newest(self) -> int:
-        """The newest step; NotOfferedError when the service lists no checkpoints."""
+        """The newest step. Raises NotOfferedError if the service lists no checkpoints."""
         return max(self._listed)
 
     @property
     def oldest(self) -> int:
-        """The oldest step: 0, unless that was deleted or the model was made from a checkpoint. Raises as `newest`."""
+        """The oldest step: 0, unless it was deleted or the model was made from a checkpoint. Raises as `newest`."""
         return min(self._listed)
 
     @property
@@ -71,8 +71,8 @@ class SelectedModel:
             raise NotOfferedError(f"{self.name}: {self._no_steps}", hint=f"%%chat NAME samples {self.name} as it is")
         return self.steps
 
-    def checked(self, step: int) -> int:
-        """The step; NotFoundError when it has no checkpoint."""
+    def check_step(self, step: int) -> int:
+        """Return a step; raise NotFoundError if there is no checkpoint of it."""
         if step not in self._listed:
             some = ", ".join(map(str, sorted(self.steps)[-8:]))
             raise NotFoundError(f"{self.name} has no checkpoint {step}; there are {some}", hint="%models lists them")
@@ -112,7 +112,7 @@ class Checkpoint:
 NEWEST = "latest"
 """What is typed for the newest checkpoint of a model."""
 OLDEST = object()
-"""In place of a checkpoint: the oldest one of a model, see `SelectedModel.oldest`. It cannot be typed."""
+"""Stands for the oldest checkpoint of a model, see `SelectedModel.oldest`. It cannot be typed."""
 
 
 @dataclass(frozen=True)
@@ -128,12 +128,15 @@ class Start:
     copy_of: str = ""
 
     def equals(self, model: str, step: int | None) -> bool:
-        """Whether it has the same weights as a checkpoint of another model."""
+        """Whether it has the weights of a checkpoint of another model."""
         return (step == self.step == 0 and model in self.same_base) or f"{model}@{step}" == self.copy_of
 
 
-def _start(selected: Sequence[ModelCard], cards: Iterable[ModelCard]) -> Start | None:
-    """Where a job of the selected model starts. selected: what the service lists of it. cards: all that it lists."""
+def _find_start(selected: Sequence[ModelCard], cards: Iterable[ModelCard]) -> Start | None:
+    """Find where a job of the selected model starts; None if no step of it is known.
+
+    selected: the selected model, as far as the service lists it. cards: all models that the service lists.
+    """
     for card in selected:
         if card.newest_step is not None:
             base, made_from = card.base_model, card.made_from or ""
@@ -144,15 +147,15 @@ def _start(selected: Sequence[ModelCard], cards: Iterable[ModelCard]) -> Start |
 
 
 def as_id(name: str) -> UUID | None:
-    """The id of a model that is named by its id."""
+    """Return a name as the id of a model; None if it is no id."""
     try:
         return UUID(name) if isinstance(name, str) and len(name) == _ID_LENGTH else None
     except ValueError:
         return None
 
 
-def _checkpoint_parts(text: str | int | None, name: str) -> tuple[str, int | None]:
-    """The model and step of a checkpoint as a user writes it; step None is the newest. name: used without a model."""
+def _parse_checkpoint(text: str | int | None, name: str) -> tuple[str, int | None]:
+    """Parse a checkpoint as a user writes it; step None is the newest. name: the model, if the text has none."""
     model, at, step = str(NEWEST if text is None else text).rpartition("@")
     if not at and not step.isdecimal() and step != NEWEST:
         model, step = step, NEWEST
@@ -165,20 +168,20 @@ def _checkpoint_parts(text: str | int | None, name: str) -> tuple[str, int | Non
     return model or name, None if step == NEWEST else int(step)
 
 
-def _written_source(start: str | int, selected: str, new: str) -> str:
-    """The checkpoint that a model is to be made from, as the service takes it.
+def _write_source(start: str | int, selected: str, new: str) -> str:
+    """Write the checkpoint that a model is to be made from in the form that the service takes.
 
-    A step alone is of the selected model. A model without a project is of the new model's project.
+    A step alone is one of the selected model. A model without a project is in the new model's project.
     """
     model, at, step = str(start).rpartition("@")
     if at and model and "/" not in model and not as_id(model):
         start = f"{split_name(new)[0]}/{model}@{step}"
-    name, number = _checkpoint_parts(start, selected)
+    name, number = _parse_checkpoint(start, selected)
     return f"{name}@{NEWEST if number is None else number}"
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Project and name of `project/name`; InputError for a name of another form."""
+    """Split `project/name`. Raises InputError for a name of another form."""
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
     if not match:
         raise InputError(f"{name!r} is not a model name", hint="project/name, such as lab/practice")
@@ -186,10 +189,10 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def _checkpoint_of(model: SelectedModel, step: Any) -> Checkpoint:
-    """A checkpoint by its number, by None for the newest, or by `OLDEST`."""
+    """Find a checkpoint by its number, by None for the newest, or by `OLDEST`."""
     if step is OLDEST:
         return Checkpoint(model, model.oldest)
-    return Checkpoint(model, model.newest if step is None else model.checked(step))
+    return Checkpoint(model, model.newest if step is None else model.check_step(step))
 
 
 class Models:
@@ -213,16 +216,16 @@ class Models:
 
     @property
     def selected(self) -> str:
-        """The name of the model that was selected, else the default one of the policy that is set now."""
+        """The name of the model that was selected, else the default model of the policy that is set now."""
         return self._chosen or default_model(self._connector.reread_policy())
 
     @property
     def text_only(self) -> bool:
-        """Whether it is known that the policy reads text alone: only policies of the embedded service are known to."""
+        """Whether the policy is known to read only text, as those of the embedded service are."""
         return self._connector.settings.service is None
 
-    def connected(self, names: Iterable[str], *, to_another: bool, trains: bool | None = None) -> None:
-        """Record the models that the present service lists; for another service the default one is selected."""
+    def record_listed(self, names: Iterable[str], *, to_another: bool, trains: bool | None = None) -> None:
+        """Record the models that the present service lists. At another service, select the default model."""
         self.seen.update(names)
         if to_another:
             self._chosen = None
@@ -240,8 +243,8 @@ class Models:
         return model
 
     @contextmanager
-    def switched(self, name: str) -> Iterator[None]:
-        """A context in which another model is selected, which the service has already."""
+    def switch(self, name: str) -> Iterator[None]:
+        """Enter a context in which another model is selected. The service must have it."""
         before, self._chosen = self._chosen, name
         try:
             yield
@@ -253,12 +256,12 @@ class Models:
         if as_id(name):
             raise InputError(f"{name} is the id of a model that exists", hint=f"%model lab/second --from {start}")
         split_name(name)
-        source = _written_source(start, self.selected, name)
+        source = _write_source(start, self.selected, name)
         self.check_forks()
         try:
             model = self._read(name, base, source)
         except NotFoundError as error:
-            error.hint = error.hint or self._to_fork(name, source)
+            error.hint = error.hint or self._suggest_fork(name, source)
             raise
         self._chosen = model.name
         if not model.made_from or model.newest == model.made_from[0].step:
@@ -266,14 +269,14 @@ class Models:
         goes_on = f"{name} was made from {model.made_from[0]} before, and goes on from its checkpoint {model.newest}"
         return replace(model, remark=goes_on)
 
-    def _to_fork(self, name: str, source: str) -> str:
-        """What to type where a checkpoint does not exist: the newest one of its model, or of the closest model."""
+    def _suggest_fork(self, name: str, source: str) -> str:
+        """Return what to type if a checkpoint does not exist: the newest one of the model with the closest name."""
         wanted, names = source.rpartition("@")[0], [card.id for card in self.cards() if card.id != name]
         close = get_close_matches(wanted, names, n=1)
         return f"%model {name} --from {close[0]}" if close else "%models"
 
     def check_forks(self) -> None:
-        """NotOfferedError where the service would ignore `from_checkpoint`, and register a model that begins at 0."""
+        """Raise NotOfferedError if the service would ignore `from_checkpoint`, and register a model from step 0."""
         http, address = self._connector.http, self._connector.address()
         engine = http.run(health.engine_of(http, address))
         if engine is None or not engine.forks:
@@ -282,7 +285,7 @@ class Models:
             raise NotOfferedError(f"{address.base_url} makes no models from checkpoints", hint=hint)
 
     def check_trains(self) -> None:
-        """NotOfferedError where the present service is known to train no models."""
+        """Raise NotOfferedError if the present service is known to train no models."""
         if not self.may_train:
             raise NotOfferedError(f"{self._connector.name} samples only: it trains no models", hint=_TO_TRAIN)
 
@@ -292,8 +295,8 @@ class Models:
         service = self._connector.settings.service
         return self._connector.name not in self._sample_only and not (service and dialect_of(service).trains is False)
 
-    def existing(self, name: str) -> SelectedModel:
-        """A model that the service has, or the selected one; NotFoundError with the closest name when there is none."""
+    def find(self, name: str) -> SelectedModel:
+        """Find a model that the service has, or the selected one. NotFoundError suggests the closest name."""
         known = name == self.selected or (self._connector.name, name) in self._bases
         if not known and not as_id(name) and not self._is_sampled_only(name):
             split_name(name)
@@ -304,19 +307,19 @@ class Models:
         return self._read(name)
 
     def checkpoints(self, given: Sequence[Any], name: str) -> list[Checkpoint]:
-        """The checkpoints written as `lab/sorter@3`, as `lab/sorter` for its newest, or as a step of the model `name`.
+        """Find checkpoints written as `lab/sorter@3`, as `lab/sorter` for its newest, or as a step of the model `name`.
 
         None is the newest one of this model, `OLDEST` its oldest.
 
         Raises:
-            InputError: one is written otherwise. NotFoundError: there is no such model or checkpoint.
+            InputError: one is written in another form. NotFoundError: there is no such model or checkpoint.
         """
-        read = cache(self.existing)  # each model is requested once
-        parts = [(name, OLDEST) if each is OLDEST else _checkpoint_parts(each, name) for each in given]
+        read = cache(self.find)  # each model is requested once
+        parts = [(name, OLDEST) if each is OLDEST else _parse_checkpoint(each, name) for each in given]
         return [_checkpoint_of(read(model), step) for model, step in parts]
 
     def register(self, name: str, base: str | None = None, source: str | None = None) -> Model:
-        """The model as the service has it, registered if it is new. For the id of a model no request is sent.
+        """Return the model as the service has it; register it if it is new. For the id of a model no request is sent.
 
         source: the checkpoint of another model that it is made from; by default it begins at its base.
         """
@@ -335,12 +338,12 @@ class Models:
         return model
 
     def register_selected(self) -> str:
-        """Register the selected model if it is new; its name."""
+        """Register the selected model if it is new; return its name."""
         self.register(self.selected)
         return self.selected
 
-    def pinned(self, plan: SamplingConfig) -> SamplingConfig:
-        """The plan, with the newest checkpoint as its step if the service does not report which one it sampled."""
+    def pin(self, plan: SamplingConfig) -> SamplingConfig:
+        """Set the step of a plan to the newest checkpoint, if the service does not report which one it samples."""
         service = self._connector.settings.service
         model_id = self._connector.model_ids.get((self._connector.name, plan.model))
         if service is None or dialect_of(service).names_checkpoint or plan.step is not None or model_id is None:
@@ -349,8 +352,8 @@ class Models:
         listed = http.run(training.checkpoints(http, self._connector.address(), model_id))
         return plan.model_copy(update={"step": max(each.step for each in listed)}) if listed else plan
 
-    def for_training(self, name: str) -> Model:
-        """As `register`; ConflictError where the service cannot train it, so that no data is sent for nothing."""
+    def register_for_training(self, name: str) -> Model:
+        """Register as `register` does; raise ConflictError if the service cannot train it, before data is sent."""
         model = self.register(name)
         if model.conflict:
             raise ConflictError(model.conflict)
@@ -358,36 +361,36 @@ class Models:
 
     def ensure_registered(self, name: str, address: Address) -> None:
         """Register a model, unless this session has done so before or the service can only sample it."""
-        if (address.base_url, name) not in self._registered and not self._sampled(name):
+        if (address.base_url, name) not in self._registered and not self._find_sampled(name):
             try:
                 self.register(name)
             except NotFoundError:
-                if not self._sampled(name, ask=True):
+                if not self._find_sampled(name, ask=True):
                     raise
 
     def start(self) -> Start | None:
-        """Where a job of the selected model would start; None if no service runs or answers, or lists no step of it."""
+        """Ask where a job of the selected model would start; None if no service runs, answers, or lists a step."""
         if address := self._connector.running():
             http = self._connector.http
             with suppress(RolloutlabError):
                 cards = http.run(inference.models(http, address, timeout=_TIMEOUT, retry=False))
-                return _start([card for card in cards if card.id == self.selected], cards)
+                return _find_start([card for card in cards if card.id == self.selected], cards)
         return None
 
     def engine(self) -> EngineStatus | None:
-        """The engine of the present service; None if no service runs, or if it is not known."""
+        """Return the engine of the present service; None if no service runs, or if it is not known."""
         address = self._connector.running()
         return self._connector.engine(address) if address else None
 
     def default_rate(self) -> float | None:
-        """The learning rate of a job that gives none; None where it is not known."""
+        """Return the learning rate of a job without that option; None if it is not known."""
         if engine := self.engine():
             return engine.learning_rate
         settings = self._connector.settings
         return SMALL_POLICY_RATE if settings.service is None and settings.policy in PACKAGED else None
 
     def engine_name(self) -> str | None:
-        """The name of the present service's engine. For the embedded service, which need not run, it is a setting."""
+        """Return the name of the service's engine. For the embedded service, which need not run, it is a setting."""
         settings = self._connector.settings
         if settings.service is None:
             return settings.model.engine
@@ -395,16 +398,16 @@ class Models:
         return engine.name if engine else None
 
     def cards(self) -> list[ModelCard]:
-        """The models that the service lists."""
+        """Return the models that the service lists."""
         return self._connector.http.run(inference.models(self._connector.http, self._connector.address()))
 
     def _check_base(self, name: str) -> None:
-        """InputError for a name that the service would have to register, unless it is of the default project."""
+        """Raise InputError for a name that the service would have to register, unless it is in the default project."""
         if as_id(name) or split_name(name)[0] == split_name(PRACTICE)[0] or name in self.seen:
             return
         try:
             cards = self.cards()
-        except NotOfferedError:  # the service decides
+        except NotOfferedError:  # without a list, the service decides at the registration
             return
         if name in {card.id for card in cards}:
             return
@@ -425,11 +428,11 @@ class Models:
             return False
         return isinstance(name, str) and not _NAME.fullmatch(name) and name in {card.id for card in self.cards()}
 
-    def _sampled(self, name: str, *, ask: bool = False) -> SelectedModel | None:
-        """A model that the present service can only sample; else None. ask: ask the service if it trains, if unknown.
+    def _find_sampled(self, name: str, *, ask: bool = False) -> SelectedModel | None:
+        """Find a model that the present service can only sample; None if it may train it. ask: ask whether it trains.
 
         Raises:
-            NotFoundError: the service lists others.
+            NotFoundError: the service lists models, and this one is not among them.
         """
         service, http = self._connector.settings.service, self._connector.http
         if ask and service and dialect_of(service).trains is None:
@@ -448,18 +451,18 @@ class Models:
         return SelectedModel(name, name, "", (), trains=False)
 
     def _read(self, name: str, base: str | None = None, source: str | None = None) -> SelectedModel:
-        """A model with its checkpoints, registered if it is new; or as the service lists it, to be sampled only.
+        """Read a model and its checkpoints; register it if it is new, unless the service can only sample it.
 
-        source: as of `register`.
+        source: see `register`.
         """
         may_sample = base is None and source is None
-        if may_sample and (sampled := self._sampled(name)):
+        if may_sample and (sampled := self._find_sampled(name)):
             return sampled
         http = self._connector.http
         try:
             model = self.register(name, base, source)
         except NotFoundError:
-            if may_sample and (sampled := self._sampled(name, ask=True)):
+            if may_sample and (sampled := self._find_sampled(name, ask=True)):
                 return sampled
             raise
         try:
@@ -472,14 +475,15 @@ class Models:
         made_from = tuple(model.made_from or ())
         return SelectedModel(name, str(model.id), model.base_model, steps, notes=notes, made_from=made_from)
 
-    def lost_notes(self, name: str) -> list[str]:
-        """Notes that the embedded service goes on from an older checkpoint of a model than it had. Each comes once."""
+    def take_lost_notes(self, name: str) -> list[str]:
+        """Return notes, each once, that the embedded service goes on from an older checkpoint than a model had."""
         notes = [str(each) for each in self._disagreements(name) if each.lost]
         untold = [note for note in notes if note not in self._noted]
         self._noted.update(untold)
         return untold
 
     def _disagreements(self, name: str) -> list[Disagreement]:
+        """Find where files of the lab folder are of different times, for a model of the embedded service."""
         settings = self._connector.settings
         if settings.service is not None:
             return []

@@ -14,17 +14,17 @@ Config = ExperimentalTrainingConfig | SFTTrainingConfig
 
 
 def refusals(config: Config, engine: EngineStatus | None) -> dict[str, str]:
-    """By option, why an engine refuses a job with it; empty if the engine is not known."""
+    """Return why an engine refuses a job, by option; empty if the engine is not known."""
     return {name: engine.refusal(name) for name in not_honoured(config, engine.unsupported)} if engine else {}
 
 
 def refusal_lines(config: Config, engine: EngineStatus | None, given: Expanded = AS_TYPED) -> list[str]:
-    """The same for a report. given: how the options were given."""
+    """Write the refusals as lines of a report. given: the options as they were given."""
     return [f"no job can begin: {why} -> {_hint(name, given)}" for name, why in refusals(config, engine).items()]
 
 
 def check_honoured(config: Config, connector: Connector, address: Address, given: Expanded = AS_TYPED) -> None:
-    """InputError if the engine of a service refuses a job.
+    """Raise InputError if the engine of a service refuses a job.
 
     Before that, the service is asked again, because its engine may have changed since it was first asked.
     """
@@ -36,8 +36,8 @@ def check_honoured(config: Config, connector: Connector, address: Address, given
 
 
 def _hint(name: str, given: Expanded) -> str:
-    """What to type about a refused option: leave it out, or type its default if an algorithm has set it."""
+    """Return what to do about a refused option: leave it out, or type its default if an algorithm has set it."""
     if name not in given.own:
         return "leave it out"
-    name = "loss_aggregation" if name == "loss_scale_factor" else name  # which comes and goes with it
+    name = "loss_aggregation" if name == "loss_scale_factor" else name  # the factor has an effect only with it
     return f"{name}: {OPTIONS[name].default}"

@@ -1,4 +1,4 @@
-"""Training job request from scored collections and options: checked, recorded in the lab, submitted."""
+"""Requests of training jobs, made from scored collections and options: checked, recorded in the lab, submitted."""
 
 import uuid
 from collections import Counter
@@ -61,16 +61,16 @@ class TrajectoryOrigin(NamedTuple):
 
 @dataclass(frozen=True)
 class Submission:
-    """Collections and options of a job of `model`, with its preflight check.
+    """A job that could be submitted: its collections and options, and its preflight check.
 
     model: the model that the job trains.
     names: the present names of the collections.
-    collections: their labels `name:N`, which keep their meaning when there is a newer generation.
+    collections: the labels `name:N` of the collections, which stay the same when there is a newer generation.
     config: the options of the job.
     seats: all trajectories, one list per group.
     groups: what is sent: the scored trajectories, read from the lab while they are sent.
-    members: the scored trajectories as the objective takes them, one list per group.
-    warnings: about how the trajectories were sampled.
+    members: the scored trajectories in the form of the objective, one list per group.
+    warnings: warnings about how the trajectories were sampled and scored.
     sources: the number of trajectories by model, and the checkpoint of all their answers; None if there are several.
     sampled: the number of scored trajectories of `model` by the checkpoint of their oldest answer.
     check: the preflight check.
@@ -78,12 +78,12 @@ class Submission:
     turn_rewards: the number of `members` with turn rewards.
     turns_missed: the number of `members` whose reward does not contain their turn rewards with weight 1.
     begins: the checkpoint that the job would start from, if known.
-    embedded: the embedded service is in use.
+    embedded: whether the embedded service is in use.
     engine: the engine of the service, if known.
-    trains: the service in use trains, as far as is known.
+    trains: whether the service in use trains, as far as is known.
     default_rate: the policy's learning rate, if known.
     expanded: the options as given, with those that an algorithm stands for.
-    top_ups: as of `Preflight.outcome`.
+    top_ups: see `Preflight.outcome`.
     """
 
     model: str
@@ -109,23 +109,23 @@ class Submission:
     top_ups: Mapping[str, str] = field(default_factory=dict)
 
     def report(self) -> list[str]:
-        """What would train, in which steps, and why the rest would not, line by line."""
+        """Say what would train, in which steps, and why the rest would not, line by line."""
         return self.outcome().lines()
 
     def outcome(self) -> Report:
-        """What would train, in which steps, and why the rest would not."""
+        """Report what would train, in which steps, and why the rest would not."""
         report, algorithm = self.report_without_steps(), str(self.expanded)
         headline, *facts = report.facts
         facts = [headline, *([algorithm] if algorithm else []), *facts]
         return report._replace(facts=facts, steps=self._steps())
 
     def report_without_steps(self) -> Report:
-        """What would train and why the rest would not."""
+        """Report what would train and why the rest would not."""
         ends = {seat.name: seat.end for group in self.seats for seat in group if seat.end}
         return self.check.outcome(self.names[0], trains=self.trains, ends=ends, top_ups=self.top_ups)
 
     def plans(self) -> list[list[int]]:
-        """The groups of each step, as a list of plans.
+        """Plan how many groups each step has; return all plans that are possible.
 
         There are several plans if the size of the policy is not known, and none if the service divides the job or
         nothing trains.
@@ -140,7 +140,7 @@ class Submission:
         return [plan for i, plan in enumerate(plans) if plan not in plans[:i]]
 
     def _steps(self) -> str:
-        """How the job is divided into steps; empty if nothing trains."""
+        """Say how the job is divided into steps; empty if nothing trains."""
         check, plans = self.check, self.plans()
         if not (self.trains and check.trainable_groups):
             return ""
@@ -152,20 +152,20 @@ class Submission:
         of_all = check.trainable_trajectories, check.trainable_tokens
         return step_words(check.trainable_groups, len(plans[0]), *of_all, epochs=settle(self.config).epochs)
 
-    def under(self, options: Mapping[str, Any]) -> "Submission":
-        """The same trajectories, as they were gathered, with other options; InputError when an option is wrong."""
-        return replace(self, expanded=Expanded(dict(options)))._checked(check_config(options), self.begins)
+    def with_options(self, options: Mapping[str, Any]) -> "Submission":
+        """Return the job with other options, on the same trajectories. Raises InputError if one is wrong."""
+        return replace(self, expanded=Expanded(dict(options)))._check_again(check_config(options), self.begins)
 
-    def beginning(self, start: Start | None) -> "Submission":
-        """The same for a job that starts from this checkpoint; None if it is not known."""
-        return self._checked(self.config, start)
+    def with_start(self, start: Start | None) -> "Submission":
+        """Return the job with the checkpoint that it starts from; None if that is not known."""
+        return self._check_again(self.config, start)
 
-    def on(self, engine: EngineStatus | None, default_rate: float | None = None) -> "Submission":
-        """The same for a service above this engine, and a policy with this learning rate; None if not known."""
-        return replace(self, engine=engine, default_rate=default_rate)._checked(self.config, self.begins)
+    def with_engine(self, engine: EngineStatus | None, default_rate: float | None = None) -> "Submission":
+        """Return the job for a service with this engine, and a policy with this learning rate; None if not known."""
+        return replace(self, engine=engine, default_rate=default_rate)._check_again(self.config, self.begins)
 
     def with_loss(self, digest: str) -> "Submission":
-        """The same with a loss of the user's own.
+        """Return the job with a loss of the user's own.
 
         digest: the hash of its source.
 
@@ -178,13 +178,14 @@ class Submission:
             why = f"algorithm: {self.expanded.name} sets {own}, which a loss of one's own replaces"
             raise InputError(why, hint="leave out algorithm")
         _check_together(config.to_wire())
-        return self._checked(config, self.begins)
+        return self._check_again(config, self.begins)
 
-    def _checked(self, config: ExperimentalTrainingConfig, begins: Start | None) -> "Submission":
+    def _check_again(self, config: ExperimentalTrainingConfig, begins: Start | None) -> "Submission":
+        """Return the job with these options and this start, after a preflight check of what was gathered."""
         settled = settle(config)
         warnings = [*_source_warnings(self.sources, self.model, begins), *self.warnings]
         warnings += [
-            *honoured(config, self.engine, embedded=self.embedded),
+            *honour_lines(config, self.engine, embedded=self.embedded),
             *refusal_lines(config, self.engine, self.expanded),
         ]
         warnings += rate_warnings(settled.learning_rate or 0.0, self.default_rate)
@@ -197,13 +198,13 @@ class Submission:
         return replace(self, config=config, check=check, begins=begins)
 
     def _length_warnings(self, check: Preflight, options: Options) -> list[str]:
-        """See `length_warnings`; the advice is left out if the engine would refuse it."""
+        """Return the `length_warnings`, without their advice if the engine would refuse it."""
         lines = length_warnings(check.shares, options)
         refused = self.engine is not None and "loss_aggregation" in self.engine.unsupported
         return [line.partition(" -> ")[0] for line in lines] if refused else lines
 
-    def stale(self) -> list[str]:
-        """Names of training trajectories that were sampled from an older checkpoint than the job starts from."""
+    def stale_names(self) -> list[str]:
+        """Return the names of training trajectories sampled from an older checkpoint than the job starts from."""
         trained = (share.member.name for share in self.check.all_shares() if share.reason is None)
         return [name for name in trained if name in self.origins and self.origins[name].step < self.first_step]
 
@@ -223,22 +224,22 @@ class Submission:
         return self.begins.step if self.begins else 0
 
     def read(self, names: Iterable[str]) -> list[StoredTrajectory]:
-        """Trajectories by name, from the lab; NotFoundError when one was deleted."""
+        """Read trajectories by name from the lab. Raises NotFoundError if one was deleted."""
         chosen = set(names)
         groups = dict.fromkeys((self.origins[name].collection, self.origins[name].group) for name in names)
         stored = [t for collection, position in groups for t in collection.group(position).trajectories]
         return [t for t in stored if t.name in chosen]
 
     def with_warnings(self, lines: Iterable[str]) -> "Submission":
-        """The same with further warnings in its report, until its options change."""
+        """Return the job with further warnings in its report. They are lost when its options change."""
         return replace(self, check=replace(self.check, warnings=(*self.check.warnings, *lines)))
 
     def to_job(self, model_id: str) -> CreateTrainingJob:
-        """The job without its groups, which are sent from `groups`: they may not fit into memory.
+        """Make the request without the groups, which may not fit into memory, and are sent from `groups`.
 
         An option that other services do not know is sent only if it differs from its default.
         """
-        sent = {n: v for n, v in self.config.to_wire().items() if n not in OPTIONS or not _goes_without_saying(n, v)}
+        sent = {n: v for n, v in self.config.to_wire().items() if n not in OPTIONS or not _can_be_omitted(n, v)}
         config = ExperimentalTrainingConfig.model_validate(sent)
         return CreateTrainingJob(model_id=UUID(model_id), trajectory_groups=[], experimental_config=config)
 
@@ -257,7 +258,7 @@ class ScoredTrajectories:
 
     @cached_property
     def hints(self) -> list[Hint]:
-        """What a person should know about the answers; with the name of the collection if there are several."""
+        """Hints about the answers, with the name of the collection if there are several."""
         several = len(self.collections) > 1
         named = [(f"{each.name}: " if several else "", hint) for each in self.collections for hint in each.warnings()]
         return [replace(hint, fact=f"{name}{hint.fact}") for name, hint in named]
@@ -285,7 +286,7 @@ class SentGroups:
 
 
 @dataclass
-class _Read:
+class _ReadCollections:
     """What the check needs to know of the collections, which are read some groups at a time.
 
     The fields are described at `Submission`.
@@ -335,7 +336,7 @@ class _Read:
 
 
 def _source_warnings(sources: Mapping[tuple[str, int | None], int], model: str, begins: Start | None) -> list[str]:
-    """Warnings about trajectories of other models, except those of a checkpoint that equals the one of the start."""
+    """Warn about trajectories of other models, except those of a checkpoint with the weights of the start."""
     others: Counter[str] = Counter()
     for (source, step), number in sources.items():
         if source not in {model, ""} and not (begins and begins.equals(source, step)):
@@ -348,7 +349,7 @@ def _source_warnings(sources: Mapping[tuple[str, int | None], int], model: str, 
 def _turn_warnings(
     config: ExperimentalTrainingConfig, members: Sequence[Sequence[Member]], turn_rewards: int, missed: int, name: str
 ) -> list[str]:
-    """A warning about scored trajectories without the turn rewards that `credit: turn` needs.
+    """Warn about scored trajectories without the turn rewards that `credit: turn` needs.
 
     Args:
         config: the options of the job.
@@ -374,7 +375,8 @@ def _turn_warnings(
     return [f"{count(lacking, 'trajectory')} without turn rewards: each of the turns gets the whole reward"]
 
 
-def _goes_without_saying(name: str, value: Any) -> bool:
+def _can_be_omitted(name: str, value: Any) -> bool:
+    """Whether an option has its default, and other services may not know it."""
     return not OPTIONS[name].specified and OPTIONS[name].is_default(value)
 
 
@@ -385,7 +387,7 @@ def _seat(trajectory: StoredTrajectory) -> Seat:
 
 
 def _end(trajectory: StoredTrajectory) -> str:
-    """How a trajectory ended, as of `Seat`. An answer that the service broke off did not reach a token limit."""
+    """Say how a trajectory ended, as `Seat.end`. An answer that the service broke off did not reach a token limit."""
     if trajectory.sampling.get("temperature") == 0:
         return "greedy"
     broken_off = trajectory.choices and trajectory.choices[-1].ending_note
@@ -393,9 +395,9 @@ def _end(trajectory: StoredTrajectory) -> str:
 
 
 def check_options(options: Mapping[str, Any], *, names_only: bool = False) -> None:
-    """InputError if an option or the algorithm is unknown, or an option is out of range. It names all that are wrong.
+    """Raise InputError, which names all wrong options, if an option or the algorithm is unknown or out of range.
 
-    `check_config` checks whether the options go together: it also has the options that an algorithm stands for.
+    Whether the options contradict each other is left to `check_config`, which also has those of an algorithm.
 
     names_only: do not check the values.
     """
@@ -409,14 +411,15 @@ def check_options(options: Mapping[str, Any], *, names_only: bool = False) -> No
 
 
 def _check_together(options: Mapping[str, Any]) -> None:
+    """Raise InputError for the first contradiction among options."""
     for name, why, hint in contradictions(options):
         raise InputError(f"{name}: {why}", hint=hint)
 
 
-def honoured(
+def honour_lines(
     config: ExperimentalTrainingConfig, engine: EngineStatus | None = None, *, embedded: bool = False
 ) -> list[str]:
-    """A line on the options that are not in the specification of the hosted service, and on who honours them.
+    """Write a line on the options beyond the specification of the hosted service, and on whether they are honoured.
 
     Options that the engine refuses are not named here; they have a line of their own.
     """
@@ -436,20 +439,20 @@ def expand_options(options: Mapping[str, Any], bounds: Mapping[str, int | None])
     bounds: `max_tokens` by the name of the collection; None if it had no limit, or the limit is not known.
 
     Raises:
-        InputError: as of `check_options`; or the algorithm divides by `max_tokens`, and the collections do not have the
-            same one.
+        InputError: as `check_options` does, or the algorithm divides by `max_tokens`, and the collections do not have
+            the same one.
     """
     check_options(options)
     return expand(options, lambda: one_bound(bounds) or _refuse_bounds(options, bounds))
 
 
 def bounds_of(collections: Iterable[Collection]) -> dict[str, int | None]:
-    """The `max_tokens` that each collection was sampled with, by its name."""
+    """Return the `max_tokens` that each collection was sampled with, by its name."""
     return {each.name: (each.stored.plan or {}).get("max_tokens") for each in collections}
 
 
 def one_bound(bounds: Mapping[str, int | None]) -> int | None:
-    """The bound that all have; None if they have none, or different ones."""
+    """Return the bound that all collections have; None if they have none, or different ones."""
     return next(iter(bounds.values())) if len(set(bounds.values())) == 1 else None
 
 
@@ -460,7 +463,7 @@ def _refuse_bounds(options: Mapping[str, Any], bounds: Mapping[str, int | None])
 
 
 def check_config(options: Mapping[str, Any]) -> ExperimentalTrainingConfig:
-    """The options of a job; InputError as of `check_options`, or if they do not go together."""
+    """Check the options of a job, and return them. Raises InputError if one is wrong, or two contradict each other."""
     check_options(options)
     _check_together(options)
     return ExperimentalTrainingConfig.model_validate(dict(options))
@@ -502,7 +505,7 @@ def prepare(
         counted: called while the lab is read.
 
     Raises:
-        InputError: an option is wrong. NothingTrainsError: no trajectory would train; the message gives every reason.
+        InputError: an option is wrong. NothingTrainsError: no trajectory would train; the message has every reason.
     """
     submission = gather(collections, options, model, text_only, counted)
     if not submission.check.trainable_trajectories:
@@ -520,7 +523,7 @@ def gather(
     text_only: bool = False,
     counted: Counted = lambda _: None,
 ) -> Submission:
-    """Check the options, read the collections, and make the job that they would be. Nothing may train in it.
+    """Check the options, read the collections, and make the job that they would be, even if nothing would train.
 
     Args:
         collections: to train on.
@@ -540,7 +543,7 @@ def gather(
     read = _read_collections(collections, model, counted, text_only=text_only)
     warnings = _warnings_of(collections, read)
     names = tuple(c.name for c in collections)
-    warned = [*_source_warnings(read.sources, model, None), *warnings, *honoured(config, embedded=text_only)]
+    warned = [*_source_warnings(read.sources, model, None), *warnings, *honour_lines(config, embedded=text_only)]
     warned += _turn_warnings(config, read.members, read.turn_rewards, read.turns_missed, names[0])
     return Submission(
         model=model,
@@ -563,9 +566,11 @@ def gather(
     )
 
 
-def _read_collections(collections: Sequence[Collection], model: str, counted: Counted, *, text_only: bool) -> _Read:
+def _read_collections(
+    collections: Sequence[Collection], model: str, counted: Counted, *, text_only: bool
+) -> _ReadCollections:
     """Read the collections from the lab, group by group."""
-    read = _Read()
+    read = _ReadCollections()
     counted(done := 0)
     for collection in collections:
         weights = collection.weights_of(ENVIRONMENT)
@@ -575,7 +580,7 @@ def _read_collections(collections: Sequence[Collection], model: str, counted: Co
     return read
 
 
-def _warnings_of(collections: Sequence[Collection], read: _Read) -> list[str]:
+def _warnings_of(collections: Sequence[Collection], read: _ReadCollections) -> list[str]:
     """Return the warnings about how the trajectories were sampled and scored."""
     warnings = setting_warnings(read.settings)
     warnings += [
@@ -607,7 +612,7 @@ def gather_for(
     """Gather a job of the selected model that starts from its newest checkpoint; no service is started."""
     gathered = gather(collections, options, models.selected, models.text_only, counted)
     gathered = replace(gathered, trains=models.may_train)
-    return gathered.beginning(models.start()).on(models.engine(), models.default_rate())
+    return gathered.with_start(models.start()).with_engine(models.engine(), models.default_rate())
 
 
 def submit(
@@ -629,25 +634,26 @@ def submit(
         counted: called while the job is sent.
 
     Raises:
-        BrokenOffError: the response was lost, and the job may train; it stays in `jobs`. InputError: the engine of the
-        service does not honour an option. Other errors as of `deliver`.
+        BrokenOffError: the response was lost, and the job may train; it stays in `jobs`.
+        InputError: the engine of the service does not honour an option.
+        RolloutlabError: the errors of `deliver`.
     """
     check_honoured(submission.config, connector, address, submission.expanded)
     http, options = connector.http, submission.config.to_wire()
     job, groups = submission.to_job(model_id), SentGroups(submission.groups)
-    return recorded(
+    return record_and_send(
         jobs,
         SubmittedJob(str(uuid.uuid4()), connector.name, submission.model, submission.collections, options, now()),
         lambda key: http.run(deliver(http, address, job, key, groups), lambda: counted(groups.sent)),
     )
 
 
-def recorded(jobs: SubmittedJobs, job: SubmittedJob, send: Callable[[str], str]) -> str:
+def record_and_send(jobs: SubmittedJobs, job: SubmittedJob, send: Callable[[str], str]) -> str:
     """Record a job, send it with `send(key)`, store the id that the service gives it, and return that id.
 
     The key is the id that `job` has before the service has accepted it. Raises as `submit`.
     """
-    # recorded first: a kernel that dies before the response must not lose sight of a job that trains
+    # recorded first: if the kernel dies before the response, the lab still knows of the job that may train
     jobs.add(job)
     try:
         job_id = send(job.id)

@@ -253,7 +253,7 @@ def run_loops(
             live.update(loops, f"{i + 1} of {len(variants)}: {variant}")
             if variant.model in missing:
                 _make_model(lab, models, steps, variant, start)
-            with models.switched(variant.model):
+            with models.switch(variant.model):
                 loop = run_loop(
                     settings.steps_of(variant), lab, settings.over, one_live, default_rate,
                     jobs=settings.jobs, every=settings.every, patience=settings.patience, one_of_several=True,
@@ -274,7 +274,7 @@ def _make_model(lab: Lab, models: Models, steps: LoopSteps, variant: Variant, st
     if start.made_from is None:
         models.register(variant.model, start.base)
     else:
-        with models.switched(variant.model):
+        with models.switch(variant.model):
             models.select(variant.model, None, start.made_from)
 
 
@@ -313,7 +313,7 @@ def _check_models(
     missing = {variant.model for variant in variants if variant.model not in there}
     if not missing:
         return _ModelStart(), missing
-    selected = models.existing(models.selected)
+    selected = models.find(models.selected)
     begun = [known for known in own.values() if known is not None]
     now = f"{selected.name}@{selected.newest}" if selected.newest > 0 else None
     made_from = begun[0].made_from if begun else now

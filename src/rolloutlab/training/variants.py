@@ -1,4 +1,4 @@
-"""Grid of a sweep: its settings, checked, and the name of the collection and the model of each loop."""
+"""Grid of a sweep: the check of its settings, and the names of the collection and the model of each loop."""
 
 import itertools
 import re
@@ -26,8 +26,8 @@ _EXAMPLE = 'lab.sweep({"learning_rate": [1e-3, 2e-3]}, NAME, PROMPT, reward)'
 class Variant:
     """One loop of several.
 
-    setting: the name of all loops with these settings. collection, model: its own. settings: those in which the loops
-    differ. seed: its number among the loops with these settings.
+    setting: a name that all loops with these settings share. collection, model: names of this loop alone. settings: the
+    settings in which the loops differ. seed: its number among the loops with these settings.
     """
 
     setting: str
@@ -51,7 +51,7 @@ class Variant:
 
 
 def check_grid(grid: Any) -> None:
-    """InputError unless a grid has lists of different values, for settings that a sweep knows."""
+    """Raise InputError unless a grid has lists of different values, for settings that a sweep knows."""
     if not isinstance(grid, Mapping) or not grid:
         raise InputError(f"the settings of a sweep are a dict of lists, not {grid!r}", hint=_EXAMPLE)
     known = [*OPTIONS, ALGORITHM, *sorted(SAMPLED)]
@@ -68,7 +68,7 @@ def check_grid(grid: Any) -> None:
                 raise InputError(f"{name}: {value!r} is neither a number nor a text", hint=f'"{name}": [...]')
         once: list[Any] = []
         for value in values:
-            # 1 and 1.0 have different names, and are one setting
+            # 1 and 1.0 would have different names, but are one setting
             if not any(value == each or _word(value) == _word(each) for each in once):
                 once.append(value)
         if len(once) < len(values):
@@ -76,10 +76,11 @@ def check_grid(grid: Any) -> None:
 
 
 def plan_variants(name: str, model: str, grid: Grid, seeds: int) -> list[Variant]:
-    """The loops of a grid, each setting with all its seeds.
+    """List the loops of a grid, each setting with all its seeds.
 
-    Names are readable: `letters.learning_rate-0.002.seed1` is a collection, and `lab/practice.` with that name its
-    model. A name that would be longer than a service takes ends with a digest of the rest instead.
+    Names are readable: the collection `letters.learning_rate-0.002.seed1` has the model
+    `lab/practice.letters.learning_rate-0.002.seed1`. A name that is longer than a service takes is cut, and ends with a
+    digest.
 
     Raises:
         InputError: the selected model has no name of the form PROJECT/NAME.
@@ -104,15 +105,16 @@ def _is_plain(value: Any) -> bool:
 
 
 def _word(value: Any) -> str:
-    """A value as a part of a name, by the characters that names may have: `0.002`, `dapo`, `none`."""
+    """Write a value as a part of a name, with the characters that names may have: `0.002`, `dapo`, `none`."""
     text = str(value) if value is None or isinstance(value, bool | str) else f"{value!r}"
     word = re.sub(r"[^\w.-]+", "_", text.lower() if not isinstance(value, str) else text)
-    return word if word.lower() == text.lower() and len(word) <= _LONGEST_VALUE else _shortened(word, text, 20)
+    return word if word.lower() == text.lower() and len(word) <= _LONGEST_VALUE else _shorten(word, text, 20)
 
 
 def _fit(name: str, longest: int) -> str:
-    return name if len(name) <= longest else _shortened(name, name, longest - 9)
+    return name if len(name) <= longest else _shorten(name, name, longest - 9)
 
 
-def _shortened(word: str, text: str, length: int) -> str:
+def _shorten(word: str, text: str, length: int) -> str:
+    """Cut a word, and add a digest of the text that it stands for."""
     return f"{word[:length]}-{sha256(text.encode(errors='replace')).hexdigest()[:8]}"
