@@ -104,7 +104,7 @@ from rolloutlab.trajectories.collection import Collection, group_of, rows_to_sho
 from rolloutlab.trajectories.files.exchange import LabFiles
 from rolloutlab.trajectories.logprobs import ask_service
 from rolloutlab.trajectories.rewards_view import RewardsView
-from rolloutlab.trajectories.tables import catalogue, matching_collections
+from rolloutlab.trajectories.tables import catalogue, match_collections
 from rolloutlab.trajectories.top_up import FACTOR, check_top_up, plan_first_sizes, top_up_groups
 from rolloutlab.widgets.login.frontend import can_ask, new_broker
 from rolloutlab.widgets.login.render import SignInTable
@@ -674,7 +674,7 @@ class Session:
         `compare.`
         """
         store, spending = self.store, self.store.spending
-        matching = matching_collections(store.collections(), pattern)
+        matching = match_collections(store.collections(), pattern)
         shown = [each for each in matching if all or is_asked_for(each.name, pattern)]
         paid = self._terms.price, spending.judged(), spending.sampled()
         return catalogue(shown, *paid, store.results.by_id(), hidden=len(matching) - len(shown), pattern=pattern)

@@ -52,7 +52,7 @@ def read_json(random: random.Random, folder: Path) -> None:
     path = folder / random.choice(["a.json", "a.jsonl", "a.jsonl.gz"])
     text = random.choice([b'{"a": %s}', b'{"a": 1}\n{"a": %s}\n', b'[{"a": %s}]']) % lists(random)
     path.write_bytes(gzip.compress(text, 1) if path.suffix == ".gz" else text)
-    for _ in random.choice([read_records, jsonl.documents])(path):
+    for _ in random.choice([read_records, jsonl.read_documents])(path):
         pass
 
 

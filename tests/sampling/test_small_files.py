@@ -58,7 +58,7 @@ TEXT = "x" * (MEGABYTE // 2)
         pytest.param([{"b": {"c": TEXT}}, None] * 256, id="nested"),
     ],
 )
-@pytest.mark.parametrize("read", [read_records, parquet.documents])
+@pytest.mark.parametrize("read", [read_records, parquet.read_documents])
 def test_a_text_that_is_in_many_rows_of_a_parquet_file_is_in_memory_once(write, values, read):
     path = write(values)
     assert peak(lambda: [None for _ in read(path)]) < 20 * MEGABYTE
@@ -80,7 +80,7 @@ def repeated(kind, times):
     }[kind]()
 
 
-@pytest.mark.parametrize("read", [read_records, parquet.documents])
+@pytest.mark.parametrize("read", [read_records, parquet.read_documents])
 @pytest.mark.parametrize("kind", ["list", "fixed", "map", "messages", "views", "bytes"])
 def test_a_row_that_has_a_long_text_thousands_of_times_is_refused(write, kind, read):
     path = write(repeated(kind, 300))
@@ -108,7 +108,7 @@ def test_rows_that_have_a_long_text_thousands_of_times_in_all_are_refused(write)
 @pytest.mark.long
 def test_a_parquet_file_that_unpacks_to_hundreds_of_times_its_size_is_refused(write, values, kind, what):
     path = write(values(), pyarrow.list_(pyarrow.int8()) if kind == "lists" else kind, use_dictionary=kind == "lists")
-    for read in (read_records, parquet.documents):
+    for read in (read_records, parquet.read_documents):
         with pytest.raises(InputError, match=f"a.parquet would take too much memory: .*{what}"):
             list(read(path))
 
@@ -155,7 +155,7 @@ def test_json_whose_values_would_take_too_much_is_refused(tmp_path, monkeypatch,
         monkeypatch.setattr(json_size, "MAX_VALUES_BYTES", 100 * MEGABYTE)
     path = tmp_path / name
     path.write_bytes(text())
-    for read in (read_records, jsonl.documents):
+    for read in (read_records, jsonl.read_documents):
         with pytest.raises(InputError, match=r"its values would take \d\.\d GiB of memory, more than [01]"):
             list(read(path))
 

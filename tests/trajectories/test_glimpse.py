@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rolloutlab.trajectories.rewards_data import first_page
+from rolloutlab.trajectories.rewards_data import read_first_page
 from rolloutlab.trajectories.rewards_view import RewardsView
 
 ALL = 6
@@ -20,11 +20,11 @@ def collections(lab, sample, give):
 
 
 def test_what_can_be_read_at_once_is_not_glimpsed(lab, collections):
-    assert first_page(lab, collections, 3, at_once=2 * ALL) is None
+    assert read_first_page(lab, collections, 3, at_once=2 * ALL) is None
 
 
 def test_a_glimpse_is_the_first_page_without_what_depends_on_every_row(lab, collections):
-    page = first_page(lab, collections, 8, at_once=2 * ALL - 1)
+    page = read_first_page(lab, collections, 8, at_once=2 * ALL - 1)
     whole = RewardsView(lab, collections).page(0, 8)
     unknown = {"advantage": None, "reason": None, "why_not": None, "why": None}
     assert page["rows"] == [{**row, **unknown} for row in whole["rows"]]

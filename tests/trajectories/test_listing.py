@@ -6,7 +6,7 @@ from rolloutlab.api.prices import DOLLAR, Tokens
 from rolloutlab.settings import Price
 from rolloutlab.store.models import CollectionSummary
 from rolloutlab.store.results import CollectionResult
-from rolloutlab.trajectories.tables import catalogue, dollars, matching_collections
+from rolloutlab.trajectories.tables import catalogue, dollars, match_collections
 from rolloutlab.widgets.collection_list import sampled_from
 
 
@@ -82,9 +82,9 @@ def test_the_view_says_how_many_collections_of_comparisons_it_leaves_out():
 
 def test_a_pattern_chooses_by_name_or_by_label():
     result = [summary(), summary(bare=False), summary("rivers")]
-    assert [each.label for each in matching_collections(result, "cap*")] == ["capitals", "capitals:1"]
-    assert [each.label for each in matching_collections(result, "*:1")] == ["capitals:1"]
-    assert [each.label for each in matching_collections(result, "x*")] == []
+    assert [each.label for each in match_collections(result, "cap*")] == ["capitals", "capitals:1"]
+    assert [each.label for each in match_collections(result, "*:1")] == ["capitals:1"]
+    assert [each.label for each in match_collections(result, "x*")] == []
 
 
 @pytest.mark.parametrize("model", ["lab/loop", "lab/loop@6"])

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from rolloutlab.sampling.dataset import kinds_of, rows_of
-from rolloutlab.trajectories.frame import Frame, with_rows
+from rolloutlab.trajectories.frame import Frame, add_row_columns
 
 NOON = datetime(2026, 1, 31, 12, 30)
 ROWS = [
@@ -34,7 +34,7 @@ ROWS = [
 def typed(given: list) -> pd.DataFrame:
     rows = rows_of(given)
     frame = Frame({"reward": [0.0] * len(rows)}, index=[f"c/0/{i}" for i in range(len(rows))])
-    return with_rows(frame, rows, kinds_of(rows))
+    return add_row_columns(frame, rows, kinds_of(rows))
 
 
 def test_values_come_back_with_their_types():
@@ -82,7 +82,7 @@ def test_a_column_has_the_type_of_its_values(values, dtype):
 
 @pytest.mark.parametrize("kind", ["datetime", "date", "time", "decimal", "of a newer version"])
 def test_text_that_is_not_of_the_type_stays_text(kind):
-    frame = with_rows(Frame(index=["c/0/0"]), [{"x": "not that"}], {"x": kind})
+    frame = add_row_columns(Frame(index=["c/0/0"]), [{"x": "not that"}], {"x": kind})
     assert list(frame["row.x"]) == ["not that"]
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolloutlab.errors import InputError
-from rolloutlab.trajectories.table_query import TableColumn, arranged, number_of
+from rolloutlab.trajectories.table_query import TableColumn, arrange, number_of
 
 Row = dict[str, Any]
 
@@ -33,7 +33,7 @@ def columns(rows: list[Row]) -> dict[str, TableColumn]:
 
 
 def shown(sort: Any = (), **conditions: Any) -> list[int]:
-    return list(arranged(columns(ROWS), len(ROWS), sort, conditions))
+    return list(arrange(columns(ROWS), len(ROWS), sort, conditions))
 
 
 def test_without_sort_and_filter_every_row_is_shown_as_it_is():
@@ -122,7 +122,7 @@ def test_a_number_is_written_with_a_point_and_in_digits():
 def test_a_text_that_is_only_known_by_its_beginning_is_looked_for_by_the_column():
     asked: list[str] = []
     column = TableColumn("text", lambda: ["the beg"] * 3, holding=lambda part: asked.append(part) or {1})
-    assert list(arranged({"said": column}, 3, filter={"said": "Ending"})) == [1]
+    assert list(arrange({"said": column}, 3, filter={"said": "Ending"})) == [1]
     assert asked == ["Ending"]
 
 
@@ -168,7 +168,7 @@ def test_rows_are_those_that_a_naive_implementation_finds_in_its_order(rows, key
     condition = f"{comparison[0]} {comparison[1]}" if comparison else ""
     conditions = {"reward": condition, "said": part, "source": sorted(sources)}
     sort = [f"-{name}" if descending else name for name, descending in keys]
-    assert list(arranged(columns(rows), len(rows), sort, conditions)) == expected
+    assert list(arrange(columns(rows), len(rows), sort, conditions)) == expected
 
 
 def _before(one: Any, other: Any, descending: bool) -> bool:

@@ -13,7 +13,7 @@ from rolloutlab.errors import RolloutlabError
 from rolloutlab.magics.base import LabMagics, kind_of
 from rolloutlab.objective.algorithms import ALGORITHM, ALGORITHMS
 from rolloutlab.objective.option_docs import OPTIONS
-from rolloutlab.trajectories.files import readable, writable
+from rolloutlab.trajectories.files import readable_formats, writable_formats
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -123,8 +123,8 @@ VALUES: Mapping[str, Callable[[LabMagics], Iterable[str]]] = {
     "after": lambda magics: ["latest", *_steps(magics)],
     "over": lambda magics: _variables(magics, lambda value: isinstance(value, list | tuple) or _is_frame(value)),
     "tools": lambda magics: [*_functions(magics), *magics.session.tools.servers, *_server_tools(magics)],
-    "readable": lambda _magics: readable(),
-    "writable": lambda _magics: writable(),
+    "readable": lambda _magics: readable_formats(),
+    "writable": lambda _magics: writable_formats(),
     "services": _services,
     "servers": _servers,
     "key variables": lambda _magics: sorted(name for name in os.environ if re.search("KEY|TOKEN", name)),

@@ -13,7 +13,7 @@ from rolloutlab.runs.view import RunView
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection
 from rolloutlab.trajectories.files import file_path
-from rolloutlab.trajectories.files.jsonl import replacing
+from rolloutlab.trajectories.files.jsonl import replace_file
 from rolloutlab.trajectories.tables import here_and_now
 from rolloutlab.widgets.run import StepText
 from rolloutlab.widgets.run_report import MadeWith, RunReport, page
@@ -34,7 +34,7 @@ def write_report(
         InputError: the file is there already, or cannot be written.
     """
     target = file_path(path)
-    with replacing(target, overwrite=overwrite) as draft:
+    with replace_file(target, overwrite=overwrite) as draft:
         draft.write_text(page(make_report(lab, view, bases)), encoding="utf-8")
     return target
 

@@ -37,7 +37,7 @@ from rolloutlab.store.models import Group, Score, StoredTrajectory
 from rolloutlab.store.scorings import PAID, NewScoring
 from rolloutlab.store.texts import plain_text
 from rolloutlab.trajectories.collection import Collection
-from rolloutlab.trajectories.json_objects import json_objects
+from rolloutlab.trajectories.json_objects import find_json_objects
 
 RUBRIC = """\
 - What does what was asked, completely, scores well above what does not.
@@ -411,7 +411,7 @@ def parse(answer: str, labels: Sequence[str]) -> tuple[dict[str, Verdict], str]:
     There may be reasoning, prose and a code fence around the JSON. Only one object may have scores: if there are two,
     one may be a quotation from a completion.
     """
-    scored = [value for value in json_objects(answer.rpartition("</think>")[2]) if value.keys() & set(labels)]
+    scored = [value for value in find_json_objects(answer.rpartition("</think>")[2]) if value.keys() & set(labels)]
     if len(scored) != 1:
         return {}, "more than one JSON object has scores" if scored else "no JSON object has scores"
     if unknown := sorted(scored[0].keys() - set(labels)):

@@ -47,8 +47,8 @@ from rolloutlab.store.models import SubmittedJob, dumped, now
 from rolloutlab.training.submission import record_and_send
 from rolloutlab.trajectories.collection import Collection, select
 from rolloutlab.trajectories.files import file_path, parquet
-from rolloutlab.trajectories.files.columns import checked
-from rolloutlab.trajectories.files.jsonl import documents
+from rolloutlab.trajectories.files.columns import validate
+from rolloutlab.trajectories.files.jsonl import read_documents
 
 if TYPE_CHECKING:
     from rolloutlab.search.index import Index
@@ -242,7 +242,7 @@ class FineTuning:
                         yield _encode_line(items + json.dumps(rest)[1:], trajectory.name)
         for path in self.files:
             structs = is_parquet(path.name)
-            for place, value in parquet.documents(path) if structs else documents(path):
+            for place, value in parquet.read_documents(path) if structs else read_documents(path):
                 if is_rejected(value):
                     self.noted.setdefault("left out: rejected answers (label is false)", []).append(place)
                     continue
@@ -251,7 +251,7 @@ class FineTuning:
                 line = as_line(value, place, structs=structs)
                 if begins_with_answer(line):
                     self.opened.append(place)
-                conversation = checked(Conversation, line, place).model_copy(update={"name": place})
+                conversation = validate(Conversation, line, place).model_copy(update={"name": place})
                 yield _encode_line(conversation.to_json(), place)
 
     def warnings(self) -> list[str]:

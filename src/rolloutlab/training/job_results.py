@@ -19,7 +19,7 @@ from rolloutlab.sampling.differences import find_differences
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import SubmittedJob
 from rolloutlab.store.results import CollectionResult
-from rolloutlab.trajectories.tables import data_frame, here_and_now, minute
+from rolloutlab.trajectories.tables import data_frame, format_minute, here_and_now
 from rolloutlab.widgets.job_list import JobCourse, JobResult, job_listing
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def job_table(results: Sequence[JobResult], shown: int) -> "pd.DataFrame":
         "groups": [course.groups for course in courses],
         "steps": [course.steps for course in courses],
         "seconds": [course.seconds for course in courses],
-        "created (UTC)": [minute(job.created_at) for job in jobs],
+        "created (UTC)": [format_minute(job.created_at) for job in jobs],
     }
     types = dict.fromkeys(["step", "trains", "groups", "steps"], "Int64")
     types |= dict.fromkeys(["reward", "reward_after", "seconds"], "float64")

@@ -10,7 +10,7 @@ from rolloutlab.sampling.config import SamplingConfig, read_config
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import CollectionSummary, StoredCollection, SubmittedJob
 from rolloutlab.trajectories.members import members_of
-from rolloutlab.trajectories.top_up import can_top_up, unscored_in
+from rolloutlab.trajectories.top_up import can_top_up, count_unscored
 
 
 @dataclass(frozen=True)
@@ -120,4 +120,4 @@ def _count_unscored(lab: Lab, stored: StoredCollection, *, scores: bool) -> int:
     """Count the completions of a generation that are not scored yet."""
     if scores and lab.scorings.last(stored) is None:
         return lab.collection(f"{stored.name}:{stored.generation}").trajectories
-    return unscored_in(lab, stored)
+    return count_unscored(lab, stored)

@@ -1,4 +1,4 @@
-"""Search hits as a new beginning: a conversation to continue, or a collection to train on."""
+"""Search hits for further use: a conversation to continue, or a new collection to train on."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ class Branch(list[dict[str, Any]]):
     """The messages of a conversation up to a turn, as `chat` takes them."""
 
     def cell(self, name: str = "branch") -> str:
-        """A cell that samples from these messages: a `%%chat` if it can express them, else a call of `lab.chat`.
+        """Return a cell that samples from these messages: a `%%chat` if it can express them, else a call of `lab.chat`.
 
         Raises:
             InputError: `name` is not a valid collection name.
@@ -30,20 +30,20 @@ class Branch(list[dict[str, Any]]):
         with suppress(InputError):
             if plain and "{{" not in text and parse_chat(text) == list(self):
                 return f"%%chat {name} -n 8\n{text}"
-        # in a prompt that is no function, `{{name}}` is a place for a value
+        # only a function's messages are left as they are: elsewhere `{{name}}` is replaced by a value
         made = "lambda row: " if "{{" in text else ""
         return f"lab.chat({name!r}, {made}{list(self)!r}, n=8)"
 
 
 def take_branch(lab: Lab, name: Any, turn: int | None = None) -> Branch:
-    """Take the messages of a trajectory before one of its answers.
+    """Return the messages of a trajectory before one of its answers.
 
     turn: the index of that answer, from 0; by default the last.
 
     Raises:
         NotFoundError: no such trajectory. InputError: it has fewer answers.
     """
-    stored = trajectory(lab, name)
+    stored = find_trajectory(lab, name)
     answers = [i for i, item in enumerate(stored.items) if isinstance(item, Choice)]
     if not answers:
         return Branch(stored.messages)
@@ -54,9 +54,9 @@ def take_branch(lab: Lab, name: Any, turn: int | None = None) -> Branch:
     return Branch(stored.messages[: answers[keep]])
 
 
-def trajectory(lab: Lab, name: Any) -> StoredTrajectory:
-    """Find the trajectory of a name such as `letters:1/0/3`; NotFoundError if there is none."""
-    return _member(_group(lab, name), name)
+def find_trajectory(lab: Lab, name: Any) -> StoredTrajectory:
+    """Find the trajectory of a name, such as `letters:1/0/3`; raise NotFoundError if there is none."""
+    return _find_member(_find_group(lab, name), name)
 
 
 def copy_trajectories(lab: Lab, names: Sequence[str], collection: str) -> str:
@@ -71,21 +71,21 @@ def copy_trajectories(lab: Lab, names: Sequence[str], collection: str) -> str:
     if not names:
         raise NotFoundError(f"the search has no hits to copy into {collection}", hint="another search")
     with lab.draft() as draft:
-        draft.add(_copies(lab, names, collection))
+        draft.add(_copy(lab, names, collection))
         (label,) = draft.publish()
     return label
 
 
-def _copies(lab: Lab, names: Sequence[str], collection: str) -> Iterator[Recorded]:
+def _copy(lab: Lab, names: Sequence[str], collection: str) -> Iterator[Recorded]:
     groups: dict[str, Group] = {}
     for name in names:
         label = str(name).rpartition("/")[0]
-        group = groups[label] = groups.get(label) or _group(lab, name)
-        yield Recorded.copy_of(_member(group, name), group.prompt, collection, label)
+        group = groups[label] = groups.get(label) or _find_group(lab, name)
+        yield Recorded.copy_of(_find_member(group, name), group.prompt, collection, label)
 
 
-def _group(lab: Lab, name: Any) -> Group:
-    """The group that a trajectory's name begins with."""
+def _find_group(lab: Lab, name: Any) -> Group:
+    """Find the group that a trajectory's name begins with."""
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
     if not match:
         hint = "letters:1/0/3: the collection, the group, the position in it"
@@ -96,7 +96,7 @@ def _group(lab: Lab, name: Any) -> Group:
     return groups[0]
 
 
-def _member(group: Group, name: str) -> StoredTrajectory:
+def _find_member(group: Group, name: str) -> StoredTrajectory:
     for each in group.trajectories:
         if each.name.rpartition("/")[2] == name.rpartition("/")[2]:
             return each

@@ -133,7 +133,7 @@ class Collection:
 
     def preflight(self, options: Options | None = None) -> Preflight:
         """Report which trajectories would train, computed by the trainer's own code."""
-        return _checked(self.groups, options)
+        return _check(self.groups, options)
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a DataFrame with one row per trajectory, indexed by name (`capitals/0/3`).
@@ -150,7 +150,7 @@ class Collection:
         """
         groups = self.groups
         if self._position is None:
-            advantages = {share.member.name: share.advantage for share in _checked(groups).all_shares()}
+            advantages = {share.member.name: share.advantage for share in _check(groups).all_shares()}
         else:
             with self._view.job() as job:
                 g = job.rows.group(self._position)
@@ -197,7 +197,7 @@ class Collection:
         return give_from_file(self._lab.rewards, self._by_name(), file_path(path))
 
     def _by_name(self) -> dict[str, StoredTrajectory]:
-        """Its trajectories by their names, without and with the generation."""
+        """Return the trajectories by their names, without and with the generation."""
         stored = self.stored
         places = {t.name.partition("/")[2]: t for t in self.trajectories}
         return {f"{label}/{place}": t for label in (stored.name, self.label) for place, t in places.items()}
@@ -267,8 +267,8 @@ class Collection:
     def _repr_mimebundle_(self, **options: Any) -> Bundle:
         return self._view._repr_mimebundle_(**options)
 
-    def _shown(self) -> tuple[str, list[Group], Preflight, render.Counts]:
-        """What a cell shows: the first groups in full, and only the counts and rewards of the others."""
+    def _read_shown(self) -> tuple[str, list[Group], Preflight, render.Counts]:
+        """Read what a cell shows: the first groups in full, and only the counts and rewards of the others."""
         stored = self.stored
         with self._view.job() as job:
             rows = job.rows
@@ -286,24 +286,24 @@ class Collection:
         return self.name, self._read(stored, first), Preflight(shares), counts
 
     def _read(self, stored: StoredCollection, positions: Sequence[int]) -> list[Group]:
-        """Some of its groups. A single group is cached, because a cell shows it as text, as HTML and as a widget."""
+        """Read groups. A single one is cached, because a cell shows it as text, as HTML and as a widget."""
         if len(positions) == 1:
             return [self._view.read(positions[0])]
         return [group for position in positions for group in self._lab.groups(stored, position)]
 
     def __repr__(self) -> str:
-        return render.text(*self._shown())
+        return render.text(*self._read_shown())
 
     def _repr_html_(self) -> str:
-        return for_notebook(render.html(*self._shown()))
+        return for_notebook(render.html(*self._read_shown()))
 
 
 def _named_shares(rows: RewardsRows, g: int) -> list[TokenWeight]:
-    """The token weights of a group in its job, under the names of its trajectories."""
+    """Return the token weights of a group in its job, with the names of its trajectories."""
     return [share._replace(member=share.member._replace(name=rows.name(i))) for i, share in rows.shares(g).items()]
 
 
-def _checked(groups: Sequence[Group], options: Options | None = None) -> Preflight:
+def _check(groups: Sequence[Group], options: Options | None = None) -> Preflight:
     return preflight(members_of(groups), options or Options(), unscored_names(groups))
 
 
@@ -311,10 +311,10 @@ _WILD = frozenset("*?[")
 
 
 def select(lab: Lab, names: str | Sequence[str]) -> list[Collection]:
-    """The collections with these names (`capitals`, `capitals:1`) or patterns (`cap*`), each once.
+    """Find the collections with these names (`capitals`, `capitals:1`) or patterns (`cap*`), each once.
 
-    A pattern is compared with names without a generation, and each match gives the generation that the name alone
-    stands for. The matches of a pattern are sorted by name.
+    A pattern is compared with names without a generation. A match is the generation that the name alone stands for.
+    The matches of a pattern are sorted by name.
 
     Raises:
         InputError: a name is given twice. NotFoundError: no such collection, or no match; with the closest names.
@@ -323,7 +323,7 @@ def select(lab: Lab, names: str | Sequence[str]) -> list[Collection]:
     named = {i: Collection(lab, lab.find(name)) for i, name in enumerate(listed) if not _is_pattern(name)}
     if len({each.label for each in named.values()}) < len(named):
         raise InputError("a collection is given twice", hint=" ".join(dict.fromkeys(listed)))
-    matches = [[named[i]] if i in named else _matching(lab, name) for i, name in enumerate(listed)]
+    matches = [[named[i]] if i in named else _match(lab, name) for i, name in enumerate(listed)]
     return list({collection.label: collection for some in matches for collection in some}.values())
 
 
@@ -331,7 +331,7 @@ def _is_pattern(name: str) -> bool:
     return isinstance(name, str) and bool(_WILD & set(name))
 
 
-def _matching(lab: Lab, pattern: str) -> list[Collection]:
+def _match(lab: Lab, pattern: str) -> list[Collection]:
     names = sorted({summary.name for summary in lab.collections()})
     asked = (name for name in names if is_asked_for(name, pattern))
     matches = [Collection(lab, lab.find(name)) for name in asked if fnmatchcase(name, pattern)]
@@ -344,7 +344,7 @@ def _matching(lab: Lab, pattern: str) -> list[Collection]:
 
 
 def rows_to_show(lab: Lab, names: str | Sequence[str]) -> tuple[list[StoredCollection], int | None]:
-    """The collections of names and patterns, or the collection of one group (`capitals/0`) with its position."""
+    """Find the collections of names and patterns, or the collection and the position of one group (`capitals/0`)."""
     if isinstance(names, str) and "/" in names:
         stored, position = group_of(lab, names)
         return [stored], position
@@ -352,7 +352,11 @@ def rows_to_show(lab: Lab, names: str | Sequence[str]) -> tuple[list[StoredColle
 
 
 def group_of(lab: Lab, name: str) -> tuple[StoredCollection, int]:
-    """Generation and position of a group (`capitals/0`). InputError: not such a name. NotFoundError: no such group."""
+    """Find the collection and the position of a group (`capitals/0`).
+
+    Raises:
+        InputError: this is not the name of a group. NotFoundError: there is no such group.
+    """
     label, _, position = str(name).rpartition("/")
     if not label or not position.isdecimal():
         group = name.rstrip("/") if isinstance(name, str) else "NAME"

@@ -9,11 +9,11 @@ NAMES = ("trajectory", "answer", "reasoning", "messages", "row", "prompt", "comp
 
 
 def first_body(columns: Sequence[str]) -> str:
-    """The body of a `%%reward` cell for rows with these columns: a first guess, which a person then edits."""
+    """Guess the body of a `%%reward` cell for rows with these columns. A person then edits it."""
     usable = [name for name in columns if name.isidentifier() and not iskeyword(name) and name not in NAMES]
     return f"return float(str({usable[-1]}) in answer)" if usable else "return float(len(answer) > 0)"
 
 
 def is_body(code: str) -> bool:
-    """Whether the source text of one function is the body of a `%%reward` cell, which can be typed again."""
+    """Whether the stored source of a reward function is the body of a `%%reward` cell, which can be typed again."""
     return re.search(r"^return\b", code, re.MULTILINE) is not None

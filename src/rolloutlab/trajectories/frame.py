@@ -1,4 +1,4 @@
-"""DataFrames with escaped text and typed columns. This module imports pandas, so it is imported late itself."""
+"""DataFrames with escaped text and typed columns. Other modules import this one late, because it imports pandas."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,21 +18,25 @@ if TYPE_CHECKING:
     from rolloutlab.widgets.kit.listing import Listing
 
 
-def with_rows(frame: pd.DataFrame, rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> pd.DataFrame:
-    """The frame, followed by the columns of the rows as `row.x`.
+def add_row_columns(frame: pd.DataFrame, rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> pd.DataFrame:
+    """Add the columns of rows to a frame, as `row.x`.
 
-    types: by column, the original type of values that JSON stores as text.
+    types: the original types of values that JSON stores as text, by column.
     """
     names = dict.fromkeys(name for row in rows for name in row)
-    columns = {f"row.{name}": _column([row.get(name) for row in rows], types.get(name)) for name in names}
+    columns = {f"row.{name}": _make_column([row.get(name) for row in rows], types.get(name)) for name in names}
     return Frame(pd.concat([frame, Frame(columns, index=frame.index)], axis=1)) if columns else frame
 
 
-def _column(values: list[Any], kind: str | None) -> Any:
-    """JSON values as a pandas array. Integers and booleans keep their type even if some values are missing."""
+def _make_column(values: list[Any], kind: str | None) -> Any:
+    """Make a pandas array of JSON values. Integers and booleans keep their type even if some values are missing.
+
+    kind: the original type of the values, if JSON stores it as text.
+    """
     if kind is not None:
-        with suppress(ValueError, ArithmeticError, TypeError, KeyError):  # written by another program or version
-            return _typed(values, kind)
+        # another program or version may have written a value or a kind that cannot be read
+        with suppress(ValueError, ArithmeticError, TypeError, KeyError):
+            return _restore_type(values, kind)
     types = {type(value) for value in values if value is not None}
     if None in values and types in ({int}, {bool}):
         with suppress(OverflowError, TypeError):  # larger than 64 bits
@@ -40,11 +44,12 @@ def _column(values: list[Any], kind: str | None) -> Any:
     return pd.Series(values, dtype=None if types <= {int, float} or types in ({str}, {bool}) else object).array
 
 
-def _typed(values: list[Any], kind: str) -> Any:
+def _restore_type(values: list[Any], kind: str) -> Any:
+    """Convert texts to their original type: `datetime`, `date`, `time` or `decimal`."""
     if kind == "datetime":
         stamps = [None if value is None else pd.Timestamp(value) for value in values]
         offsets = {stamp.utcoffset() for stamp in stamps if stamp is not None}
-        if None in offsets and len(offsets) > 1:  # some times have no time zone: do not read those as UTC
+        if None in offsets and len(offsets) > 1:  # some times have no time zone: `utc=True` would read them as UTC
             return pd.Series(stamps, dtype=object).array
         texts = pd.Series(values, dtype=object)
         return pd.Series(pd.to_datetime(texts, format="ISO8601", utc=len(offsets) > 1)).array
@@ -53,7 +58,7 @@ def _typed(values: list[Any], kind: str) -> Any:
 
 
 class Frame(pd.DataFrame):
-    """Every `to_frame()` and every table of rolloutlab, and the frames that pandas slices or copies from it.
+    """A DataFrame that escapes text: each `to_frame()`, each table, and the frames that pandas makes of these.
 
     A Series and the result of `describe()` are plain pandas objects: they escape HTML, but not invisible characters.
     """
@@ -65,7 +70,7 @@ class Frame(pd.DataFrame):
     @property
     def style(self) -> "Styler":
         """A pandas Styler that escapes HTML in cells, index and columns. Calling `format` replaces the escaping."""
-        shown = self.map(_visible).rename(index=_visible, columns=_visible)
+        shown = self.map(_escape).rename(index=_escape, columns=_escape)
         styler: Styler = super(Frame, shown).style.format(escape="html")
         return styler.format_index(escape="html").format_index(escape="html", axis=1)
 
@@ -73,7 +78,7 @@ class Frame(pd.DataFrame):
         return escape_control_chars(super().__repr__())
 
     def _repr_html_(self) -> str | None:
-        """None if pandas is set to show frames as text."""
+        """Return the frame as HTML; None if pandas is set to show frames as text."""
         html: str | None = super()._repr_html_()  # type: ignore[misc]  # which the stubs of pandas leave out
         return html and for_notebook(html)
 
@@ -87,7 +92,7 @@ class ListingFrame(Frame):
 
     @classmethod
     def of(cls, frame: pd.DataFrame, listing: "Listing") -> "ListingFrame":
-        """The frame, which is shown as the listing until a column or a row is added or removed."""
+        """Show a frame as a listing, until a column or a row is added or removed."""
         made = cls(frame)
         made._listing, made._listed = listing, frame.shape
         return made
@@ -104,5 +109,5 @@ class ListingFrame(Frame):
         return for_notebook(self._listing.html()) if html and self.shape == self._listed else html
 
 
-def _visible(value: Any) -> Any:
+def _escape(value: Any) -> Any:
     return escape_control_chars(value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""Widget of the groups of a collection: read, ranked and scored by hand; rewards from a ranking."""
+"""Widget of the groups of a collection, which a person reads, ranks and scores; rewards from a ranking."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -14,7 +14,7 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Edit, Group, Score, StoredCollection, StoredTrajectory, TrajectorySummary
 from rolloutlab.trajectories.overview import order_groups, summarize_job
 from rolloutlab.trajectories.reward_edits import reward_of
-from rolloutlab.trajectories.rewards_data import RewardsData, shared_rewards, uncollected
+from rolloutlab.trajectories.rewards_data import RewardsData, shared_rewards, without_garbage_collection
 from rolloutlab.widgets import group as render
 from rolloutlab.widgets import overview
 from rolloutlab.widgets.base import NotebookView
@@ -28,9 +28,9 @@ Ranking = Sequence[Sequence[int]]
 
 
 def rewards_of(ranking: Ranking) -> dict[int, float]:
-    """The reward of each ranked position: of n positions, the one with rank p, from 0, gets 1 - p / (n - 1).
+    """Compute the reward of each ranked position: of n positions, the one with rank p, from 0, gets 1 - p / (n - 1).
 
-    If there is only one position, or all are tied, each gets 0.5.
+    Tied positions share the mean of their ranks. If there is only one position, or all are tied, each gets 0.5.
     """
     total = sum(map(len, ranking))
     rewards: dict[int, float] = {}
@@ -44,7 +44,7 @@ def rewards_of(ranking: Ranking) -> dict[int, float]:
 
 
 def read_ranking(ranking: object, names: Sequence[str]) -> list[list[int]]:
-    """The positions of a ranking, best first. Its items are positions or names of trajectories; a list is a tie.
+    """Read the positions of a ranking, best first. Its items are positions or names of trajectories; a list is a tie.
 
     names: the names of the group's trajectories, such as `capitals/0/3`.
 
@@ -54,7 +54,7 @@ def read_ranking(ranking: object, names: Sequence[str]) -> list[list[int]]:
     if isinstance(ranking, str) or not isinstance(ranking, Sequence) or not ranking:
         raise InputError("a ranking is a list of positions or names, best first", hint="[2, 0, [1, 3]]")
     known = {int(name.rpartition("/")[2]): name for name in names}
-    places = [_tied(place, known) for place in ranking]
+    places = [_read_tie(place, known) for place in ranking]
     seen: set[int] = set()
     for position in (each for place in places for each in place):
         if position in seen:
@@ -64,14 +64,14 @@ def read_ranking(ranking: object, names: Sequence[str]) -> list[list[int]]:
     return places
 
 
-def _tied(place: object, known: dict[int, str]) -> list[int]:
+def _read_tie(place: object, known: dict[int, str]) -> list[int]:
     items = list(place) if isinstance(place, Sequence) and not isinstance(place, str) else [place]
     if not items:
         raise InputError("a place of the ranking is empty", hint="[2, 0, [1, 3]]")
-    return [_position(item, known) for item in items]
+    return [_find_position(item, known) for item in items]
 
 
-def _position(item: object, known: dict[int, str]) -> int:
+def _find_position(item: object, known: dict[int, str]) -> int:
     if isinstance(item, int) and not isinstance(item, bool) and item in known:
         return item
     for position, name in known.items():
@@ -81,7 +81,7 @@ def _position(item: object, known: dict[int, str]) -> int:
 
 
 AskLogprobs = Callable[[str, Sequence[History]], ScoredHistories]
-"""Requests the logprobs of some histories under a model's newest checkpoint."""
+"""A function that requests the logprobs of histories under a model's newest checkpoint."""
 
 
 class GroupView(NotebookView):
@@ -110,10 +110,10 @@ class GroupView(NotebookView):
         self._order: list[int] = []
         self._version: object = None
         self._ids = range(0)
-        lab.rewards.listen(self._edited)
+        lab.rewards.listen(self._on_edit)
 
     def state(self) -> Mapping[str, Any]:
-        """What the browser shows first: the figures, and the group with the most to learn from."""
+        """Return what the browser shows first: the figures, and the group with the most to learn from."""
         self._order = []
         shown = self.group(0)
         return {"formula": FORMULA, "gap": self._ask_logprobs is not None, "above": self.overview(), "shown": shown}
@@ -133,7 +133,7 @@ class GroupView(NotebookView):
         }
 
     def read(self, position: int) -> Group:
-        """A group with its present rewards. Its conversations are cached until a trajectory is added."""
+        """Read a group with its present rewards. Its conversations are cached until a trajectory is added."""
         group = self._group(position)
         now = {outline.id: outline for outline in self._outlines(group)}
         members = [
@@ -144,7 +144,7 @@ class GroupView(NotebookView):
         return replace(group, trajectories=tuple(members))
 
     def overview(self) -> Tree | None:
-        """The title and the figures of the whole collection; None if the view has only one group."""
+        """Return the title and the figures of the whole collection; None if the view has only one group."""
         if self._position is not None:
             return None
         stored = self._stored
@@ -153,69 +153,73 @@ class GroupView(NotebookView):
         return tree(overview.heading(stored.label, whole) + overview.html(whole))
 
     def group(self, at: int, order: str = "learning") -> dict[str, Any]:
-        """The group at index `at` of the view, and how many groups the view has.
+        """Return the group at index `at` of the view, and the number of groups in the view.
 
         order: `learning` begins with the groups that had the most to learn from when the page was loaded; `sampled`
         keeps the order of the rows.
         """
-        positions = self._positions() if order == "sampled" else self._ordered()
+        positions = self._positions() if order == "sampled" else self._order_positions()
         if not positions:
             return {"at": 0, "of": 0, "name": escape_control_chars(self._stored.label), "group": None}
-        index = min(_index(at), len(positions) - 1)
+        index = min(_check_index(at), len(positions) - 1)
         group = self._group(positions[index])
         described = {**render.described(group), **self._reward_states(group)}
         return {"at": index, "of": len(positions), "name": escape_control_chars(self._stored.label), "group": described}
 
     def find(self, position: int, order: str = "learning") -> dict[str, Any]:
-        """As `group`, for the group at a position: the number after the slash in its name."""
-        positions = self._positions() if order == "sampled" else self._ordered()
-        if _index(position) not in positions:
+        """Return the group at a position as `group` does. position: the number after the slash in its name."""
+        positions = self._positions() if order == "sampled" else self._order_positions()
+        if _check_index(position) not in positions:
             hint = f"0 to {max(positions, default=0)}"
             raise NotFoundError(f"there is no group {self._stored.label}/{position}", hint=hint)
         return self.group(positions.index(position), order)
 
     def text(self, position: int, seat: int | None, number: int, start: int) -> dict[str, Any]:
-        """More of a long text, from the character `start`.
+        """Return more of a long text, from the character `start`.
 
-        seat: the position of a trajectory; None for the prompt. number: which of its texts.
+        position: the position of the group. seat: the position of the trajectory in it; None for the prompt. number:
+        the index of the text among those of the trajectory or prompt.
         """
         group = self._group(position)
         texts = render.ConversationTexts()
         if seat is None:
             render.prompt_of(group, texts)
         else:
-            render.conversation(_at(group, seat), texts)
-        if not _index(number) < len(texts.whole):
+            render.conversation(_find_seat(group, seat), texts)
+        if not _check_index(number) < len(texts.whole):
             raise NotFoundError(f"there is no text {number} there")
-        return render.piece(texts.whole[number], _index(start))
+        return render.piece(texts.whole[number], _check_index(start))
 
     def tokens(self, position: int, seat: int, start: int) -> dict[str, Any]:
-        """A page of the sampled tokens of a trajectory, from the token `start`."""
-        return render.tokens_of(_at(self._group(position), seat), _index(start))
+        """Return a page of the sampled tokens of a trajectory, from the token `start`."""
+        return render.tokens_of(_find_seat(self._group(position), seat), _check_index(start))
 
     def gap(self, position: int, seat: int) -> dict[str, Any]:
-        """For each sampled token: its logprob at the newest checkpoint minus that at sampling. A list per turn."""
-        trajectory = _at(self._group(position), seat)
+        """Request how the logprob of each sampled token has changed from sampling to the newest checkpoint.
+
+        `turns` has a list of differences for each turn.
+        """
+        trajectory = _find_seat(self._group(position), seat)
         if self._ask_logprobs is None:
             raise NotFoundError("this view has no service for logprobs", hint="lab.collection(...)")
         scored = self._ask_logprobs(trajectory.model, trajectory.histories())
         return {"model": escape_control_chars(scored.model), "turns": render.gaps_of(trajectory, scored)}
 
     def reward_state(self, position: int) -> dict[str, Any]:
-        """The present rewards of a group, and the advantages that it would train with."""
+        """Return the present rewards of a group, and the advantages that it would train with."""
         return self._reward_states(self._group(position))
 
     def rank(self, position: int, ranking: object) -> dict[str, Any]:
         """Turn a ranking, best first, into rewards given by hand, as one change."""
         group = self._group(position)
-        return self._after(group, rank(self._lab, group, ranking))
+        return self._answer(group, rank(self._lab, group, ranking))
 
     def give(self, position: int, seats: Sequence[int], reward: Any) -> dict[str, Any]:
         """Give some trajectories of a group the same reward by hand: a finite number, or such a number as text."""
         group = self._group(position)
-        given = [_at(group, seat) for seat in seats]
+        given = [_find_seat(group, seat) for seat in seats]
         scores = [Score(trajectory, reward_of(reward, trajectory.name)) for trajectory in given]
-        return self._after(group, self._lab.rewards.give(scores, source="hand"))
+        return self._answer(group, self._lab.rewards.give(scores, source="hand"))
 
     def undo(self, position: int, seen: int | None = None) -> dict[str, Any]:
         """Undo the newest change of the collection, if it was made by hand and only in this group.
@@ -239,10 +243,10 @@ class GroupView(NotebookView):
                 raise ConflictError(message, hint="the button names it: press it again, or leave it")
             return self._lab.rewards.undo(stored)
 
-        return self._after(group, self._lab.at_once(take_back))
+        return self._answer(group, self._lab.at_once(take_back))
 
     def _undoable(self, stored: StoredCollection, position: int) -> dict[str, Any]:
-        """The number of the change that `undo` would revert in a group, 0 if none, and a description of it."""
+        """Return the number of the change that `undo` would revert in a group, 0 if none, and its description."""
         if _why_no_undo(*self._lab.rewards.newest(stored), position):
             return {"change": 0, "what": ""}
         return {"change": self._lab.rewards.undoable(stored), "what": undoable(self._lab.rewards.next_undo(stored))}
@@ -254,8 +258,8 @@ class GroupView(NotebookView):
     def _positions(self) -> list[int]:
         return self._lab.outlines.positions(self._stored) if self._position is None else [self._position]
 
-    def _ordered(self) -> list[int]:
-        """The positions, beginning with the groups that have the most to learn from.
+    def _order_positions(self) -> list[int]:
+        """Return the positions, beginning with the groups that have the most to learn from.
 
         The order stays while a page is open, even if rewards are edited. It is computed again when groups are added.
         """
@@ -267,12 +271,12 @@ class GroupView(NotebookView):
         return self._order
 
     def _group(self, position: int) -> Group:
-        """A group with its conversations. The last one is cached until a trajectory is added to it."""
+        """Read a group with its conversations. The last one is cached until a trajectory is added to it."""
         stored = self._stored
         with self._lock:
-            name, read = f"{stored.label}/{_index(position)}", self._read
+            name, read = f"{stored.label}/{_check_index(position)}", self._read
             if read is None or read.name != name or not self._is_current(read):
-                with uncollected():
+                with without_garbage_collection():
                     groups = self._lab.groups(stored, position)
                 if not groups:
                     raise NotFoundError(f"there is no group {name}", hint=f"%group {stored.label}/0")
@@ -302,7 +306,7 @@ class GroupView(NotebookView):
 
     @contextmanager
     def job(self) -> Iterator[RewardsData]:
-        """A context with the present rewards of the whole collection as one job. It holds their lock."""
+        """Run a block with the present rewards of the whole collection as one job, under their lock."""
         shared = shared_rewards(self._lab, [self._stored], None)
         with shared.lock:
             shared.refresh()
@@ -311,10 +315,10 @@ class GroupView(NotebookView):
                 self._ids = range(min(ids, default=0), max(ids, default=-1) + 1)
             yield shared
 
-    def _after(self, group: Group, edits: Sequence[Edit]) -> dict[str, Any]:
-        return {**self._reward_states(group), "message": _summary(edits)}
+    def _answer(self, group: Group, edits: Sequence[Edit]) -> dict[str, Any]:
+        return {**self._reward_states(group), "message": _summarize(edits)}
 
-    def _edited(self, ids: Set[int]) -> None:
+    def _on_edit(self, ids: Set[int]) -> None:
         """Tell browsers that rewards changed. It may be called on any thread.
 
         A reward of another group counts too, because the figures and advantages depend on all groups.
@@ -336,7 +340,7 @@ def rank(lab: Lab, group: Group, ranking: object) -> list[Edit]:
 
 
 def _why_no_undo(source: str | None, groups: Set[int], position: int) -> str | None:
-    """Why the newest change cannot be undone in the view of this group; None if it can."""
+    """Return why the newest change cannot be undone in the view of this group; None if it can."""
     if source is None:
         return "nothing is left"
     if source != "hand":
@@ -345,7 +349,7 @@ def _why_no_undo(source: str | None, groups: Set[int], position: int) -> str | N
     return f"the newest change was in group {min(others)}" if others else None
 
 
-def _summary(edits: Sequence[Edit]) -> str:
+def _summarize(edits: Sequence[Edit]) -> str:
     if not edits:
         return "every reward is as it was"
     groups = dict.fromkeys(escape_control_chars(edit.trajectory.rpartition("/")[0]) for edit in edits)
@@ -353,14 +357,14 @@ def _summary(edits: Sequence[Edit]) -> str:
     return f"taken back: {some}" if edits[0].undoes else f"given by hand: {some}"
 
 
-def _at(group: Group, seat: int) -> StoredTrajectory:
+def _find_seat(group: Group, seat: int) -> StoredTrajectory:
     for trajectory in group.trajectories:
-        if render.seat_of(trajectory) == _index(seat):
+        if render.seat_of(trajectory) == _check_index(seat):
             return trajectory
     raise NotFoundError(f"there is no trajectory {group.name}/{seat}", hint=f"%group {group.name}")
 
 
-def _index(number: Any) -> int:
+def _check_index(number: Any) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise InputError(f"a position must be an integer ≥ 0, not {number!r}", hint="0")
     return number

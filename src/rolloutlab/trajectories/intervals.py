@@ -16,10 +16,10 @@ Values: TypeAlias = NDArray[np.float64]
 Bounds: TypeAlias = tuple[Values, Values]
 
 MIN_CHANGED = 8
-"""Student's interval needs at least so many values that differ from the most common one."""
+"""The least number of values that differ from the most common one, for Student's interval."""
 
 _MAX_FREEDOM = 10_000
-"""More degrees of freedom than this are treated as this many: the quantile changes by less than 0.0003."""
+"""The most degrees of freedom that are computed with. With more, the quantile changes by less than 0.0003."""
 _EFFECT_VARIANCE = 0.5
 """Variance of the normal prior on mean / standard deviation. Any value is valid; this one is narrow from N = 16 on."""
 _COCHRAN = 25.0
@@ -31,10 +31,11 @@ _CONSTANT_BETS = (0.5, 0.95)
 """Fractions of the largest bet, for one look. The large one wins most if no value is a loss; the small one survives
 losses."""
 _HALVINGS = 30
+"""Steps of a bisection between 0 and 1."""
 
 
 def interval(values: Values | Sequence[float], level: float = 0.95, width: float | None = None) -> Bounds:
-    """An interval for the mean, valid for one look. The order of the values does not matter.
+    """Compute an interval for the mean, valid for one look. The order of the values does not matter.
 
     width: the values are known to be between -width and +width. It selects the method:
 
@@ -64,7 +65,7 @@ def only_extremes(values: Values | Sequence[float], width: float) -> NDArray[np.
 
 
 def sign_interval(values: Values | Sequence[float], level: float = 0.95, width: float = 1.0) -> Bounds:
-    """An interval for the mean of values that are -width, 0 or +width; it excludes 0 where the exact sign test does.
+    """Compute an interval for the mean of values that are -width, 0 or +width, by the exact sign test.
 
     The mean is width · c · (2·b - 1). Here c is the share of values that are not 0, and b is the share of positive
     values among those. Both are bounded after Clopper and Pearson 1934 ("The use of confidence or fiducial limits
@@ -89,13 +90,16 @@ def sign_interval(values: Values | Sequence[float], level: float = 0.95, width: 
 
 
 def _clopper_pearson(successes_S: NDArray[np.int64], trials_S: NDArray[np.int64], level: float) -> Bounds:
-    """The bounds of the chance of a success, given the numbers of successes and of trials."""
+    """Bound the chance of a success, by the numbers of successes and of trials."""
     low_S = _lowest_chance(successes_S, trials_S, (1 - level) / 2)
     return low_S, 1 - _lowest_chance(trials_S - successes_S, trials_S, (1 - level) / 2)
 
 
 def _lowest_chance(successes_S: NDArray[np.int64], trials_S: NDArray[np.int64], doubt: float) -> Values:
-    """The largest chance of a success at which so many successes or more still have at most the probability `doubt`."""
+    """Find the largest chance of a success at which this many successes, or more, have at most the probability `doubt`.
+
+    The terms of the binomial distribution are computed by logarithms of factorials, for all samples at once.
+    """
     places_N = np.arange(trials_S.max() + 1)
     factorials_N = np.concatenate([[0.0], np.log(places_N[1:]).cumsum()])
     misses_SN = trials_S[..., None] - places_N
@@ -109,11 +113,11 @@ def _lowest_chance(successes_S: NDArray[np.int64], trials_S: NDArray[np.int64], 
         enough: NDArray[np.bool_] = np.where(counted_SN, terms_SN, 0.0).sum(-1) <= doubt
         return enough
 
-    return _bisected(refuted, trials_S.shape)
+    return _bisect(refuted, trials_S.shape)
 
 
-def _bisected(refuted: Callable[[Values], NDArray[np.bool_]], shape: tuple[int, ...]) -> Values:
-    """The largest number between 0 and 1 that `refuted` is true of; it must be true of all smaller numbers too."""
+def _bisect(refuted: Callable[[Values], NDArray[np.bool_]], shape: tuple[int, ...]) -> Values:
+    """Find the largest number between 0 and 1 for which `refuted` is true. It must be true for all smaller ones too."""
     low_S, high_S = np.zeros(shape), np.ones(shape)
     for _ in range(_HALVINGS):
         middle_S = (low_S + high_S) / 2
@@ -145,7 +149,7 @@ def near_normal(values: Values | Sequence[float], width: float | None = None) ->
 
 
 def student_interval(values: Values | Sequence[float], level: float = 0.95) -> Bounds:
-    """Student's interval for the mean (Student 1908), for one look at N independent, roughly normal values.
+    """Compute Student's interval for the mean (Student 1908), for one look at N independent, roughly normal values.
 
     One value bounds nothing: the interval is then everything.
     """
@@ -154,7 +158,7 @@ def student_interval(values: Values | Sequence[float], level: float = 0.95) -> B
 
 
 def anytime_interval(values: Values | Sequence[float], level: float = 0.95, width: float | None = None) -> Bounds:
-    """The last interval of a confidence sequence, whose intervals all hold the mean with probability `level`.
+    """Compute the last interval of a confidence sequence: all its intervals contain the mean with probability `level`.
 
     If the values are known to be between -width and +width, it is found by betting. Otherwise it consists of the means
     for which the mixture t-statistic is below 1 / (1 - level) (Robbins 1970; Lai 1976; for an unknown variance, Wang
@@ -176,7 +180,7 @@ def anytime_interval(values: Values | Sequence[float], level: float = 0.95, widt
 def betting_interval(
     values: Values | Sequence[float], level: float = 0.95, width: float = 1.0, *, anytime: bool = False
 ) -> Bounds:
-    """An interval for the mean of values within -width and +width, whatever their distribution.
+    """Compute an interval for the mean of values between -width and +width, whatever their distribution.
 
     It is the hedged capital of Waudby-Smith and Ramdas 2024 ("Estimating means of bounded random variables by betting",
     J. R. Stat. Soc. B 86, arXiv 2010.09686, theorem 3 and remark 3). A gambler with a capital of 1 bets that the mean
@@ -199,16 +203,17 @@ def betting_interval(
 
 
 def _lowest_mean(values_SN: Values, level: float, anytime: bool) -> Values:
-    """The lower end of the interval, for values between 0 and 1.
+    """Find the lower end of the interval, for values between 0 and 1.
 
-    It is found by bisection, because the capital that was won falls as the mean rises.
+    Bisection finds it, because the capital won against a mean falls as the mean rises.
     """
     doubt = math.log(2 / (1 - level))
     bets_SN = _plug_in_bets(values_SN, doubt) if anytime else None
-    return _bisected(lambda mean_S: _won(values_SN, mean_S[..., None], bets_SN) >= doubt, values_SN.shape[:-1])
+    return _bisect(lambda mean_S: _log_capital(values_SN, mean_S[..., None], bets_SN) >= doubt, values_SN.shape[:-1])
 
 
 def _plug_in_bets(values_SN: Values, doubt: float) -> Values:
+    """Compute the paper's predictable plug-in bets (equation 26). Each depends only on the values before it."""
     places_N = np.arange(1, values_SN.shape[-1] + 1)
     means_SN = (0.5 + values_SN.cumsum(-1)) / (places_N + 1)
     variances_SN = (0.25 + ((values_SN - means_SN) ** 2).cumsum(-1)) / (places_N + 1)
@@ -217,11 +222,11 @@ def _plug_in_bets(values_SN: Values, doubt: float) -> Values:
     return bets_SN
 
 
-def _won(values_SN: Values, mean_S1: Values, bets_SN: Values | None) -> Values:
-    """The logarithm of the capital won against a mean, by bets on values above it.
+def _log_capital(values_SN: Values, mean_S1: Values, bets_SN: Values | None) -> Values:
+    """Compute the logarithm of the capital won against a mean, by bets on values above it.
 
     With `bets_SN` it is the largest capital at any time; without, the final capital averaged over constant bets. A bet
-    is less than 1 / mean, at which a value of 0 would lose everything.
+    is less than 1 / mean: with that bet, a value of 0 would lose everything.
     """
     if bets_SN is not None:
         placed_SN = np.minimum(bets_SN, _LARGEST_BET / mean_S1)
@@ -233,7 +238,7 @@ def _won(values_SN: Values, mean_S1: Values, bets_SN: Values | None) -> Values:
 
 
 def _most_common(sorted_SN: Values) -> NDArray[np.int64]:
-    """How often the most common value of each sample occurs."""
+    """Count how often the most common value of each sample occurs."""
     places_N = np.arange(sorted_SN.shape[-1])
     is_first_SN = np.ones(sorted_SN.shape, dtype=bool)
     is_first_SN[..., 1:] = sorted_SN[..., 1:] != sorted_SN[..., :-1]
@@ -244,9 +249,9 @@ def _most_common(sorted_SN: Values) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=64)
 def student_t(probability: float, freedom: int) -> float:
-    """The quantile of Student's distribution with `freedom` degrees of freedom, for a probability from 0.5 on.
+    """Compute a quantile of Student's distribution with `freedom` degrees of freedom, for a probability from 0.5 on.
 
-    By bisection of the finite sums of Abramowitz and Stegun 1964, 26.7.3 and 26.7.4.
+    It is found by bisection of the finite sums of Abramowitz and Stegun 1964, 26.7.3 and 26.7.4.
     """
     freedom = min(freedom, _MAX_FREEDOM)
     low, high = 0.0, math.pi / 2  # angles: t = sqrt(freedom)·tan(angle)
@@ -256,7 +261,7 @@ def student_t(probability: float, freedom: int) -> float:
 
 
 def _within(angle: float, freedom: int) -> float:
-    """The probability that |t| is at most sqrt(freedom)·tan(angle)."""
+    """Compute the probability that |t| is at most sqrt(freedom)·tan(angle)."""
     odd = freedom % 2
     term, total = (math.cos(angle) if odd else 1.0), 0.0
     for i in range(1 + odd, freedom, 2):
@@ -266,7 +271,7 @@ def _within(angle: float, freedom: int) -> float:
 
 
 def _around(values: Values | Sequence[float], t_squared: float) -> Bounds:
-    """The mean minus and plus sqrt(t²) standard errors."""
+    """Return the mean minus and plus sqrt(t²) standard errors."""
     values_SN = np.asarray(values, dtype=float)
     mean_S = values_SN.mean(-1)
     if math.isinf(t_squared):

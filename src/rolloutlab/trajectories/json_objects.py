@@ -1,4 +1,4 @@
-"""JSON objects in a text of a model, with prose, thoughts and code fences around them."""
+"""JSON objects in a text that a model wrote, with prose, thoughts and code fences around them."""
 
 import json
 from collections import Counter
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def json_objects(text: str) -> list[dict[str, Any]]:
-    """The JSON objects in a text, outermost ones only."""
-    decoder = json.JSONDecoder(object_pairs_hook=_once)
+def find_json_objects(text: str) -> list[dict[str, Any]]:
+    """Find the JSON objects in a text, without those inside of others."""
+    decoder = json.JSONDecoder(object_pairs_hook=_make_object)
     objects, place = [], text.find("{")
     while place >= 0:
         try:
@@ -20,7 +20,7 @@ def json_objects(text: str) -> list[dict[str, Any]]:
     return objects
 
 
-def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of these pairs. A key that occurs twice gets the value None: which one is meant is not known."""
+def _make_object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object. A key that occurs twice gets the value None, because it is not known which value is meant."""
     times = Counter(key for key, _ in pairs)
     return {key: value if times[key] == 1 else None for key, value in pairs}

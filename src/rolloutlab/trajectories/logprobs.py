@@ -16,18 +16,21 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Group, Recorded, StoredCollection, StoredTrajectory
 
 Score = Callable[[Sequence[History]], ScoredHistories]
-"""Requests the logprobs of some histories from the service."""
+"""A function that requests the logprobs of histories from the service."""
 
 _BATCH = 32
+"""Conversations that are scored in one request."""
 _OMITTED = {"audio", "name", "weight", "content"}
+"""Fields of an assistant message that a completion does not have; the content is converted."""
 
 
 @dataclass
 class Outcome:
     """The result for a collection.
 
-    label: the new generation; empty if none was made. scored: the number of conversations that got logprobs. refused:
-    by name, the conversations that the policy cannot read, with the reason.
+    label: the new generation; empty if none was made.
+    scored: the number of conversations that got logprobs.
+    refused: the reasons of conversations that the policy cannot read, by name.
     """
 
     label: str = ""
@@ -35,7 +38,7 @@ class Outcome:
     refused: dict[str, str] = field(default_factory=dict)
 
     def words(self) -> list[str]:
-        """A line for the user if nothing was done, or not everything."""
+        """Describe to the user what was not done, in a line; empty if everything was."""
         if not self.label:
             return ["every conversation has logprobs already"]
         if not self.refused:
@@ -47,20 +50,24 @@ class Outcome:
 def add_logprobs(lab: Lab, collection: StoredCollection, score: Score, done: Callable[[int], None]) -> Outcome:
     """Write a new generation of the collection in which every conversation has logprobs; rewards are kept.
 
-    Conversations that have logprobs already are copied unchanged. If all have them, nothing is written. `done` is
-    called with the number of processed conversations after each batch.
+    Conversations that have logprobs already are copied unchanged. If all have them, nothing is written, and neither
+    after an error.
+
+    Args:
+        lab: the lab.
+        collection: the collection.
+        score: requests logprobs.
+        done: called with the number of processed conversations after each batch.
 
     Raises:
         NothingTrainsError: the policy can read none of them. Errors of `score` are raised as well.
-
-    After an error nothing is written.
     """
     outcome = Outcome()
     with lab.draft() as draft:
         stored = ((group, each) for group in lab.each_group(collection) for each in group.trajectories)
         written = 0
         while batch := list(islice(stored, _BATCH)):
-            draft.add(_scored(collection.name, batch, score, outcome))
+            draft.add(_score_batch(collection.name, batch, score, outcome))
             done(written := written + len(batch))
         if outcome.refused and not outcome.scored:
             message = f"nothing of {collection.label} gets logprobs: {next(iter(outcome.refused.values()))}"
@@ -70,8 +77,8 @@ def add_logprobs(lab: Lab, collection: StoredCollection, score: Score, done: Cal
     return outcome
 
 
-def with_logprobs(items: Sequence[MessageOrChoice], scored: ScoredHistory, given: int = 0) -> Iterator[MessageOrChoice]:
-    """The conversation with the policy's messages as Choices that train. The first `given` items stay as they are."""
+def put_logprobs(items: Sequence[MessageOrChoice], scored: ScoredHistory, given: int = 0) -> Iterator[MessageOrChoice]:
+    """Turn the policy's messages of a conversation into Choices that train. The first `given` items do not change."""
     turns = {turn.index: turn.logprobs for turn in scored.turns}
     for i, item in enumerate(items):
         if i < given or i not in turns:
@@ -79,25 +86,28 @@ def with_logprobs(items: Sequence[MessageOrChoice], scored: ScoredHistory, given
         elif isinstance(item, Choice):
             yield item if item.sampled_tokens() else item.model_copy(update={"logprobs": turns[i]})
         else:
-            yield Choice(finish_reason="stop", index=0, message=_completion_message(item), logprobs=turns[i])
+            yield Choice(finish_reason="stop", index=0, message=_to_completion(item), logprobs=turns[i])
 
 
-def _scored(
+def _score_batch(
     name: str, batch: Sequence[tuple[Group, StoredTrajectory]], score: Score, outcome: Outcome
 ) -> Iterable[Recorded]:
-    """The records of a batch. They are scored in one request; if the service refuses it, each is scored alone."""
+    """Make the records of a batch, with the logprobs of conversations that have none yet."""
     scores = _score([trajectory for _, trajectory in batch if not trajectory.tokens], score, outcome)
     outcome.scored += len(scores)
     for group, trajectory in batch:
         copy = Recorded.copy_of(trajectory, group.prompt, name, group.position)
         recorded = replace(copy, position=int(trajectory.name.rpartition("/")[2]))
-        yield _joined(recorded, trajectory, *scores[trajectory.id]) if trajectory.id in scores else recorded
+        yield _join(recorded, trajectory, *scores[trajectory.id]) if trajectory.id in scores else recorded
 
 
 def _score(
     trajectories: Sequence[StoredTrajectory], score: Score, outcome: Outcome
 ) -> dict[int, tuple[str, list[ScoredHistory]]]:
-    """By the id of each trajectory, the model that scored it and its scored histories."""
+    """Request the logprobs of trajectories in one request; if the service refuses that, of each one alone.
+
+    Returns the model that scored each trajectory and its scored histories, by the id of the trajectory.
+    """
     if not trajectories:
         return {}
     histories = [trajectory.histories() for trajectory in trajectories]
@@ -115,12 +125,13 @@ def _score(
     }
 
 
-def _joined(recorded: Recorded, trajectory: StoredTrajectory, model: str, scored: Sequence[ScoredHistory]) -> Recorded:
+def _join(recorded: Recorded, trajectory: StoredTrajectory, model: str, scored: Sequence[ScoredHistory]) -> Recorded:
+    """Put logprobs into a record, with the checkpoint that they are from."""
     given = len(recorded.prompt)
-    items = list(with_logprobs(trajectory.items, scored[0], given))[given:]
+    items = list(put_logprobs(trajectory.items, scored[0], given))[given:]
     further = [
         each.model_copy(
-            update={"messages_and_choices": list(with_logprobs(each.messages_and_choices, history))}
+            update={"messages_and_choices": list(put_logprobs(each.messages_and_choices, history))}
         ).to_wire()
         for each, history in zip(trajectory.additional, scored[1:], strict=True)
     ]
@@ -131,8 +142,8 @@ def _joined(recorded: Recorded, trajectory: StoredTrajectory, model: str, scored
     return replace(recorded, items=items, model=own[0], step=own[1], extra=extra)
 
 
-def _completion_message(item: Any) -> CompletionMessage:
-    """An assistant's message in the form of a completion, in which the content is a single text."""
+def _to_completion(item: Any) -> CompletionMessage:
+    """Convert an assistant message to the message of a completion, whose content is a single text."""
     assert isinstance(item, AssistantMessage)
     message = item.to_wire()
     content = message.get("content")
@@ -145,5 +156,5 @@ def _completion_message(item: Any) -> CompletionMessage:
 def ask_service(
     connector: Connector, model: str, histories: Sequence[History], *, address: Address | None = None
 ) -> ScoredHistories:
-    """The logprobs of some histories under a model's newest checkpoint; address: by default the present service's."""
+    """Request the logprobs of histories under a model's newest checkpoint. address: by default the connector's."""
     return connector.http.run(score_histories(connector.http, address or connector.address(), model, histories))

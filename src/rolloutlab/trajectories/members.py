@@ -9,7 +9,7 @@ from rolloutlab.store.models import Group, StoredTrajectory
 
 
 def members_of(groups: Sequence[Group], text_only: bool = False) -> list[list[Member]]:
-    """The scored trajectories of stored groups for the objective; text_only: the policy reads text alone."""
+    """Convert the scored trajectories of stored groups for the objective. text_only: the policy reads only text."""
     return [[_member(t, t.reward, text_only) for t in group.trajectories if t.reward is not None] for group in groups]
 
 
@@ -23,4 +23,5 @@ def _member(trajectory: StoredTrajectory, reward: float, text_only: bool) -> Mem
 
 
 def unscored_names(groups: Sequence[Group]) -> list[str]:
+    """List the names of the trajectories without a reward."""
     return [t.name for group in groups for t in group.trajectories if t.reward is None]

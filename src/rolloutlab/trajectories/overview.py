@@ -1,4 +1,4 @@
-"""Overview of a collection: its figures, which of its groups train, and what a person should know first."""
+"""Overview of a collection: its figures, the groups that train, and what a person should know first."""
 
 import math
 from collections import Counter
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rolloutlab.trajectories.intervals import Values
 
 USUAL_BOUNDS = ((0.0, 1.0), (-1.0, 1.0))
-"""If all rewards, or all values of a component, are within one of these bounds, they are assumed to be its bounds."""
+"""Bounds that are assumed if all rewards, or all values of a component, are within them. The first that fits counts."""
 
 _STANDINGS: Mapping[Reason | None, Standing] = {
     None: "trains",
@@ -41,30 +41,42 @@ _STANDINGS: Mapping[Reason | None, Standing] = {
     Reason.UNSCORED: "unscored",
 }
 _ORDER: tuple[Standing, ...] = ("trains", "fail", "equal", "pass", "other", "unscored")
-"""Order of the groups in the strip: first those that train, then those that could, and last unscored ones."""
+"""The order of the groups in the strip: first those that train, then those that could, and last unscored ones."""
 _BINS = 20
+"""The number of bars of a histogram."""
 _LEVEL = 0.95
+"""The confidence level of intervals."""
 _NOTABLE = 0.2
 """The share of failures (or of answers, if none is scored) that must be cut off for a hint."""
 _NEARLY_ALL = 0.9
+"""The share of answers that counts as nearly all of them."""
 _LOOKED_AT = 2_000
-"""Groups in which equal answers are searched."""
+"""The most groups in which equal answers are searched."""
 _READ = 64
-"""Sets of equal answers with different rewards whose conversations are read."""
+"""The most sets of equal answers with different rewards whose conversations are read."""
 _QUOTED = 40
+"""The most characters of a quoted answer."""
 _NAMED = 3
+"""The most groups that a hint names."""
 _FEWEST_GROUPS = 8
 """The least number of groups with both complete and cut-off answers in which rewards are compared."""
 _ERRORS = 2.4
-"""A difference of rewards of at least so many standard errors is not taken for chance."""
+"""The number of standard errors above which a difference of rewards is not taken for chance."""
 
 
 def summarize(
     rows: RewardsRows, lab: Lab, stored: Sequence[StoredCollection], shown: Sequence[int] | None = None
 ) -> Overview:
-    """The overview of all rows of a view, and of those that fit a filter, if `shown` has their indices."""
+    """Summarize all rows of a view, and those that fit a filter.
+
+    Args:
+        rows: The rows.
+        lab: The lab.
+        stored: The collections of the view.
+        shown: The indices of the rows that fit the filter; None without a filter.
+    """
     standings = _standings(rows)
-    order = _order(rows, standings)
+    order = _order_by_standing(rows, standings)
     whole = _figures(rows, range(len(rows)), standings)
     fitting = None if shown is None else _figures(rows, shown, standings, whole)
     fits = None if shown is None else {rows.group_of[i] for i in shown}
@@ -75,34 +87,37 @@ def summarize(
         _bars(rows, standings, order, fits, whole.rewards),
         _interval(rows, whole),
         _pass_at(rows),
-        _previous_generation(lab, collection, scored=whole.scored > 0) if collection else None,
+        _find_previous_generation(lab, collection, scored=whole.scored > 0) if collection else None,
         find_hints(rows, standings, order, lab, alone, whole) if alone else (),
-        _about(rows, alone, whole),
-        _trained_on(lab, alone) if alone else "",
+        _describe(rows, alone, whole),
+        _find_trained_on(lab, alone) if alone else "",
         rows.largest,
-        usage=_usage(lab, collection) if collection else "",
+        usage=_describe_usage(lab, collection) if collection else "",
         fitting=fitting,
         next=_scoring_cell(lab, collection) if collection and whole.answers and not whole.scored else "",
     )
 
 
 def mean_and_interval(rows: RewardsRows) -> tuple[float | None, tuple[float, float] | None]:
-    """The mean reward and its 95% interval, as the overview shows them."""
+    """Compute the mean reward and its 95% interval, as the overview shows them."""
     whole = _figures(rows, range(len(rows)), _standings(rows))
     return whole.mean, _interval(rows, whole)
 
 
 def summarize_job(job: RewardsData, lab: Lab, shown: Sequence[int] | None = None) -> Overview:
-    """As `summarize`, for rows that views share. The result is cached, because a page asks for it more than once."""
+    """Summarize rows that views share. The result is cached, because a page asks for it more than once."""
     return job.derive(shown, lambda: summarize(job.rows, lab, job.stored, shown))
 
 
 def order_groups(rows: RewardsRows) -> list[int]:
-    """The indices of the groups. First those that train, the most spread rewards first; then the others, by kind."""
-    return _order(rows, _standings(rows))
+    """Order the groups by what there is to learn; return their indices.
+
+    Groups that train come first, those with the most spread rewards before others. The rest is ordered by its kind.
+    """
+    return _order_by_standing(rows, _standings(rows))
 
 
-def _order(rows: RewardsRows, standings: Sequence[Standing]) -> list[int]:
+def _order_by_standing(rows: RewardsRows, standings: Sequence[Standing]) -> list[int]:
     return sorted(range(len(standings)), key=lambda g: (_ORDER.index(standings[g]), -rows.deviation_of(g), g))
 
 
@@ -132,7 +147,7 @@ def _figures(
         groups=len(groups),
         standings={kind: kinds[kind] for kind in _ORDER if kinds[kind]},
         mean=mean_of(rewards.tolist()) if len(rewards) else None,
-        parts=_parts(outlines),
+        parts=_means_of_parts(outlines),
         rewards=_histogram(rewards, *ends[0]),
         lengths=_histogram(sampled, *ends[1]),
         median=float(np.median(sampled)) if len(sampled) else None,
@@ -143,8 +158,8 @@ def _figures(
     )
 
 
-def _parts(outlines: Iterable[TrajectorySummary]) -> dict[str, float]:
-    """The mean of each component over the answers that have it."""
+def _means_of_parts(outlines: Iterable[TrajectorySummary]) -> dict[str, float]:
+    """Compute the mean of each component over the answers that have it."""
     values: dict[str, list[float]] = {}
     for each in outlines:
         for name, value in each.components.items():
@@ -153,7 +168,7 @@ def _parts(outlines: Iterable[TrajectorySummary]) -> dict[str, float]:
 
 
 def _range(rewards: "Values") -> tuple[float, float]:
-    """The ends of an axis: usual bounds of rewards if all rewards are within, else the least and the largest."""
+    """Return the ends of an axis: the usual bounds if all rewards are within, else the least and the largest reward."""
     low, high = (float(rewards.min()), float(rewards.max())) if len(rewards) else (0.0, 1.0)
     return next(((a, b) for a, b in USUAL_BOUNDS if a <= low and high <= b), (low, high))
 
@@ -172,11 +187,13 @@ def _histogram(values: "Values", low: float, high: float) -> Histogram | None:
 
 
 def _interval(rows: RewardsRows, whole: Figures) -> tuple[float, float] | None:
-    """The interval of the mean reward, over groups because answers to one prompt are alike; None below two groups.
+    """Compute the interval of the mean reward, or None.
 
-    Each group counts by its size: mean + (its share of the answers · groups) · (its mean - mean). The mean of these
-    values is that of all answers (the linearised ratio; Cochran 1977, section 6.3). If all groups have the same mean
-    and the rewards have no usual bounds, there is no interval.
+    The values are groups and not answers, because answers to one prompt are alike. A group counts by its size: its
+    value is mean + (its share of the answers · groups) · (its mean - mean). The mean of these values is that of all
+    answers (the linearised ratio; Cochran 1977, section 6.3).
+
+    There is no interval below two groups, nor if all groups have the same mean and the rewards have no usual bounds.
     """
     from rolloutlab.trajectories.intervals import interval  # and numpy
 
@@ -195,7 +212,7 @@ def _interval(rows: RewardsRows, whole: Figures) -> tuple[float, float] | None:
 
 
 def _pass_at(rows: RewardsRows) -> dict[int, float]:
-    """The unbiased estimate of pass@k, if a reward of 1 is a pass: 1 - C(n-c, k) / C(n, k) (arXiv 2107.03374).
+    """Estimate pass@k without bias, if a reward of 1 is a pass: 1 - C(n-c, k) / C(n, k) (arXiv 2107.03374).
 
     k goes up to the size of the smallest group, so that all estimates are over the same groups. The result is empty if
     the largest reward is not 1.
@@ -215,10 +232,12 @@ def _pass_at(rows: RewardsRows) -> dict[int, float]:
     return chances if smallest > 1 else {}
 
 
-def _previous_generation(lab: Lab, stored: StoredCollection, *, scored: bool) -> tuple[str, float, int, str] | None:
-    """The previous generation: its name, mean reward, number of scored answers, and the settings that differed.
+def _find_previous_generation(
+    lab: Lab, stored: StoredCollection, *, scored: bool
+) -> tuple[str, float, int, str] | None:
+    """Find the previous generation: its name, mean reward, number of scored answers, and the settings that differed.
 
-    None if there is none, or if it has no rewards. scored: whether `stored` has rewards.
+    None if there is no previous generation, or if it has no rewards. scored: whether `stored` has rewards.
     """
     try:
         before = lab.collection(f"{stored.name}:{stored.generation - 1}")
@@ -231,14 +250,14 @@ def _previous_generation(lab: Lab, stored: StoredCollection, *, scored: bool) ->
 
 
 def _scoring_cell(lab: Lab, stored: StoredCollection) -> str:
-    """The cell that scores a collection; empty if functions have failed on it, because then a hint has a cell."""
+    """Return the cell that scores a collection; empty if functions have failed on it, because a hint has that cell."""
     if lab.scorings.failed(stored):
         return ""
     return f"%%reward {stored.label}\n{first_body(lab.scorings.columns(stored))}"
 
 
-def _about(rows: RewardsRows, stored: StoredCollection | None, whole: Figures) -> str:
-    """Its size, and the checkpoint that it was sampled from."""
+def _describe(rows: RewardsRows, stored: StoredCollection | None, whole: Figures) -> str:
+    """Describe the size of the rows, and the checkpoint that they were sampled from."""
     sizes = {len(group.rows) for group in rows.groups}
     each = f" \N{MULTIPLICATION SIGN} {sizes.pop()}" if len(sizes) == 1 else f", {count(whole.answers, 'answer')}"
     plan = stored.plan if stored else {}
@@ -247,15 +266,15 @@ def _about(rows: RewardsRows, stored: StoredCollection | None, whole: Figures) -
     return f"{count(whole.groups, 'prompt')}{each}{sampled if model else ''}"
 
 
-def _usage(lab: Lab, stored: StoredCollection) -> str:
-    """`96k tokens with prompts · $0.210`: the tokens of its models, and what they cost at the prices of that time."""
+def _describe_usage(lab: Lab, stored: StoredCollection) -> str:
+    """Describe what a collection took: `96k tokens with prompts · $0.210`. The cost is by the prices at that time."""
     tokens, amount = stored.prompt_tokens + stored.completion_tokens, lab.spending.of(stored)
     taken = f"{short(tokens)} tokens with prompts" if tokens else ""
     return " · ".join(filter(None, [taken, prices.shown(amount) if amount else ""]))
 
 
-def _trained_on(lab: Lab, stored: StoredCollection) -> str:
-    """The collections of the job that made the sampled checkpoint; empty if no job of this lab did."""
+def _find_trained_on(lab: Lab, stored: StoredCollection) -> str:
+    """Find the collections of the job that made the sampled checkpoint; empty if no job of this lab did."""
     made = stored.plan.get("model"), stored.plan.get("step")
     jobs = (job for job in lab.jobs.newest_first() if made[1] and (job.model, job.step) == made)
     return ", ".join(next((job.collections for job in jobs), ()))
@@ -268,6 +287,15 @@ def _bars(
     fits: set[int] | None,
     rewards: Histogram | None,
 ) -> list[GroupBar]:
+    """Make the bars of the strip. A bar stands for several groups of one standing if there are too many groups.
+
+    Args:
+        rows: The rows.
+        standings: The standing of each group.
+        order: The order of the groups.
+        fits: The groups with rows that fit the filter; None without a filter.
+        rewards: The histogram of the rewards. Its ends are those of the scale of a bar.
+    """
     low, high = _ends(rewards)
     each = max(1, -(-len(order) // MOST_BARS))
     bars = []
@@ -289,21 +317,32 @@ def find_hints(
     stored: StoredCollection,
     whole: Figures,
 ) -> list[Hint]:
-    """Hints on a collection, each with what to type; those that concern most answers come first."""
+    """Find what a person should know about a collection, each hint with what to type.
+
+    The hints that concern the most answers come first.
+
+    Args:
+        rows: The rows of the collection, or of one of its groups.
+        standings: The standing of each group.
+        order: The order of the groups.
+        lab: The lab.
+        stored: The collection.
+        whole: The figures of all rows.
+    """
     plan = read_config(stored.plan)
-    again = partial(_again, stored, plan)
+    again = partial(_cell_again, stored, plan)
     concerning: list[tuple[int, Hint]] = []
     errors = lab.scorings.failed(stored) if whole.scored < whole.answers else {}
     if failed := sum(errors.values()):
         fact = f"A reward function failed on {count(failed, 'answer')}:"
         concerning.append((failed, Hint(fact, f"{name_errors(errors)}.", f"%%reward {stored.label} --resume", "bad")))
     if plan and not rows.is_part and (missing := plan.total - whole.answers) > 0:
-        cell = "" if plan.env or plan.tools or plan.program else _rest(lab, stored, plan)
+        cell = "" if plan.env or plan.tools or plan.program else _resume_cell(lab, stored, plan)
         concerning.append(
             (missing, Hint(f"{missing:,} of {count(plan.total, 'answer')} {_is(missing)} missing.", "", cell))
         )
-    early = whole.cut_off > 0 and _is_early(rows, plan, whole)  # reads every row: where none was cut off, not at all
-    limit, longer = _limit(plan, early=early), "" if early else _longer(plan, whole, again)
+    early = whole.cut_off > 0 and _is_early(rows, plan, whole)  # which reads every row, so only if one was cut off
+    limit, longer = _limit_words(plan, early=early), "" if early else _longer_cell(plan, whole, again)
     cut = _cut_off_hint(whole, limit, longer) or _cut_off_loss_hint(rows, whole, limit, longer)
     concerning += [cut] if cut else []
     trains = whole.standings.get("trains", 0)
@@ -325,7 +364,7 @@ def find_hints(
 
 
 def _never_hint(rows: RewardsRows, standings: Sequence[Standing], stored: StoredCollection) -> tuple[int, Hint] | None:
-    """Hint that all answers of some groups have the lowest reward. Only completely scored groups count."""
+    """Make the hint that all answers of some groups have the lowest reward. Only completely scored groups count."""
     failed = [
         group
         for group, kind in zip(rows.groups, standings, strict=True)
@@ -343,9 +382,9 @@ def _never_hint(rows: RewardsRows, standings: Sequence[Standing], stored: Stored
 
 
 def _cut_off_hint(whole: Figures, limit: str, longer: str) -> tuple[int, Hint] | None:
-    """Hint that many failures (or answers, if none is scored) were cut off.
+    """Make the hint that many failures (or answers, if none is scored) were cut off.
 
-    There is none if complete answers fail as often: then more tokens would change nothing.
+    None if complete answers fail as often, because more tokens would then change nothing.
     """
     nearly_all = whole.cut_off >= _NEARLY_ALL * whole.answers
     if nearly_all and whole.mean is not None and whole.failures_cut_off < _NOTABLE * whole.answers:
@@ -366,7 +405,7 @@ def _cut_off_hint(whole: Figures, limit: str, longer: str) -> tuple[int, Hint] |
 
 
 def _cut_off_loss_hint(rows: RewardsRows, whole: Figures, limit: str, longer: str) -> tuple[int, Hint] | None:
-    """A hint that cut-off answers have lower rewards, or that nearly all answers were cut off and may score more."""
+    """Make the hint that cut-off answers have lower rewards, or that nearly all were cut off and may score more."""
     if whole.mean is None or whole.cut_off < _NOTABLE * whole.answers:
         return None
     fact = f"{whole.cut_off:,} of {count(whole.answers, 'answer')} {_was(whole.answers)} cut off {limit}."
@@ -385,9 +424,9 @@ def _cut_off_loss_hint(rows: RewardsRows, whole: Figures, limit: str, longer: st
 def _other_reward_hint(
     rows: RewardsRows, order: Sequence[int], lab: Lab, stored: StoredCollection, plan: SamplingConfig | None
 ) -> tuple[int, Hint] | None:
-    """A hint that equal answers of a group have different rewards: an error of a person, a judge or a function."""
+    """Make the hint that equal answers of a group have different rewards: a person, a judge or a function erred."""
     if plan and (plan.env or plan.program or plan.tools):
-        return None  # what was done before the answer may be what is rewarded
+        return None  # the reward may be for the turns before the answer
     if rows.same is None:
         first = [rows.groups[g].position for g in order[:_LOOKED_AT]]
         ids = lab.outlines.same_answers(stored, first)
@@ -416,7 +455,7 @@ def _rewards(rows: RewardsRows, some: Iterable[int]) -> list[float]:
 
 
 def compare_ends(rows: RewardsRows) -> tuple[float, int] | None:
-    """The mean difference of reward between complete and cut-off answers, and the number of groups compared.
+    """Compare the rewards of complete and cut-off answers: their mean difference, and the number of groups compared.
 
     None if the difference may be chance. Answers are compared within groups, because hard prompts have long answers
     anyway. The sum of the groups' differences must exceed `_ERRORS` times its standard deviation if rewards were
@@ -453,21 +492,24 @@ def _is_early(rows: RewardsRows, plan: SamplingConfig | None, whole: Figures) ->
     return 2 * sum(0 < n < plan.max_tokens for n in lengths) > whole.cut_off
 
 
-def _limit(plan: SamplingConfig | None, *, early: bool) -> str:
-    """What cut answers off: `by max_tokens=64`, or `before max_tokens=64`."""
+def _limit_words(plan: SamplingConfig | None, *, early: bool) -> str:
+    """Say what cut answers off: `by max_tokens=64`, or `before max_tokens=64`."""
     if plan is None or not plan.max_tokens:
         return "by max_tokens"
     return f"{'before' if early else 'by'} max_tokens={plan.max_tokens}"
 
 
-def _longer(plan: SamplingConfig | None, whole: Figures, again: "partial[str]") -> str:
-    """The cell that samples the same prompts with twice the tokens."""
+def _longer_cell(plan: SamplingConfig | None, whole: Figures, again: "partial[str]") -> str:
+    """Return the cell that samples the same prompts with twice the tokens; empty if no length is known."""
     longest = plan.max_tokens if plan and plan.max_tokens else int(whole.lengths.high) if whole.lengths else 0
     return again(f"--max-tokens {2 * longest}") if longest else ""
 
 
-def _rest(lab: Lab, stored: StoredCollection, plan: SamplingConfig) -> str:
-    """The cell that samples the missing answers. A continuation begins none: what it continues has to be resumed."""
+def _resume_cell(lab: Lab, stored: StoredCollection, plan: SamplingConfig) -> str:
+    """Return the cell that samples the missing answers.
+
+    A continuation begins no conversations. If it lacks whole ones, the collection that it continues has to be resumed.
+    """
     groups = lab.groups(stored, unfinished=True) if plan.continues else []
     if plan.continues and not any(each.pending for group in groups for each in group.trajectories):
         return plan.cell_of_continued()
@@ -482,8 +524,8 @@ def _was(n: int) -> str:
     return "was" if n == 1 else "were"
 
 
-def _again(stored: StoredCollection, plan: SamplingConfig | None, option: str) -> str:
-    """The cell that samples the same prompts again with another option.
+def _cell_again(stored: StoredCollection, plan: SamplingConfig | None, option: str) -> str:
+    """Return the cell that samples the same prompts again with another option.
 
     Empty if the cell would need variables of the notebook. Empty also for an older generation, because an empty cell
     samples the prompts of the newest one.

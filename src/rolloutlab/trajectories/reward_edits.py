@@ -14,9 +14,9 @@ from rolloutlab.store.rewards import Rewards, finite
 from rolloutlab.trajectories.table_query import number_of
 
 _NAMES = ("trajectory", "name")
-"""Columns that may hold the name of a trajectory; the first of them that exists is used."""
+"""Columns that may hold the name of a trajectory. The first that exists is used."""
 _DIGITS = 9
-"""A number in a file with at least so many digits may be one that a spreadsheet has shortened."""
+"""The least digits of a number that a spreadsheet may have shortened."""
 
 
 class RewardEdits(list[Edit]):
@@ -28,7 +28,7 @@ class RewardEdits(list[Edit]):
 
     @property
     def cleared(self) -> int:
-        """How many rewards were taken away."""
+        """The number of rewards that were cleared."""
         return sum(edit.new is None for edit in self)
 
     def __repr__(self) -> str:
@@ -48,8 +48,8 @@ def give_edited(
     known: the trajectories of the collection by name. table: rewards by name; None or NaN is a missing one.
 
     Raises:
-        RewardError: a reward is not a finite number; or the table has no reward at all and would clear several, which
-            looks like a join that lost the column. Nothing is changed then.
+        RewardError: a reward is not a finite number; or the table has no reward at all and would clear several. That
+            looks like a join that has lost the column. Nothing is changed then.
     """
     scores, cleared = [], []
     for name, value in table.items():
@@ -65,7 +65,7 @@ def give_edited(
 
 
 def rewards_of_frame(frame: Any, known: Collection[str]) -> dict[str, Any]:
-    """The rewards of a frame by the names of trajectories.
+    """Read the rewards of a frame, by the names of trajectories.
 
     The names are in the index or in a column. A polars frame has no index, and a frame that was saved as CSV and read
     again has the index as a column. That column is `trajectory` or `name`, or any column that has only known names.
@@ -94,12 +94,12 @@ def rewards_of_frame(frame: Any, known: Collection[str]) -> dict[str, Any]:
 
 
 def _tidy(name: Any) -> str:
-    """A name as it is stored, without the quote that keeps a spreadsheet from reading it as a formula."""
+    """Return a name as it is stored, without the apostrophe that keeps a spreadsheet from reading it as a formula."""
     return str(name).strip().removeprefix("'")
 
 
 def give_from_file(rewards: Rewards, known: Mapping[str, StoredTrajectory], path: Path) -> RewardEdits:
-    """As `give_edited`, from the columns `trajectory` and `reward` of a file. Other columns are ignored.
+    """Store the columns `trajectory` and `reward` of a file as `give_edited` does. Other columns are ignored.
 
     Rows of other trajectories are reported as unknown. A trajectory without a row keeps its reward.
 
@@ -110,12 +110,12 @@ def give_from_file(rewards: Rewards, known: Mapping[str, StoredTrajectory], path
     table: dict[str, Any] = {}
     unknown: list[str] = []
     for place, row in read_records(path):
-        name = _name(place, row)
+        name = _read_name(place, row)
         if name not in known:
             unknown.append(name)
             continue
         trajectory = known[name]
-        reward = _as_stored(_reward(place, row["reward"]), row["reward"], trajectory.reward)
+        reward = _as_stored(_read_reward(place, row["reward"]), row["reward"], trajectory.reward)
         if table.setdefault(trajectory.name, reward) != reward:
             raise RewardError(f"{place}: {name} has another reward in a line before", hint="one line per trajectory")
     if not table and not unknown:
@@ -123,7 +123,7 @@ def give_from_file(rewards: Rewards, known: Mapping[str, StoredTrajectory], path
     return give_edited(rewards, known, table, unknown)
 
 
-def _name(place: str, row: Any) -> str:
+def _read_name(place: str, row: Any) -> str:
     column = next((name for name in _NAMES if isinstance(row, Mapping) and name in row), None)
     if column is None or "reward" not in row:
         missing = "trajectory" if column is None else "reward"
@@ -131,8 +131,8 @@ def _name(place: str, row: Any) -> str:
     return _tidy(row[column])
 
 
-def _reward(place: str, value: Any) -> float | None:
-    """The reward of a cell; None for an empty one."""
+def _read_reward(place: str, value: Any) -> float | None:
+    """Read the reward of a cell; None for an empty one."""
     if not isinstance(value, str):
         return None if _is_missing(value) else finite(value, place)
     text = value.strip()
@@ -147,7 +147,10 @@ def _reward(place: str, value: Any) -> float | None:
 
 
 def _as_stored(reward: float | None, value: Any, stored: float | None) -> float | None:
-    """The stored reward if the file has it shortened, such as 0.333333333 for 0.3333333333333333; else the file's."""
+    """Return the stored reward if the file has it shortened, else the reward of the file.
+
+    A spreadsheet shortens 0.3333333333333333 to 0.333333333, for example; that is no edit.
+    """
     if reward is None or stored is None or not isinstance(value, str):
         return reward
     digits = sum(character.isdigit() for character in value.lower().partition("e")[0].lstrip("+-0. "))
@@ -161,7 +164,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def reward_of(value: Any, name: str) -> float:
-    """The reward that a number or a typed text stands for; RewardError if it is not a finite number."""
+    """Return the reward that a number or a typed text stands for; raise RewardError if it is not a finite number."""
     typed = number_of(value) if isinstance(value, str) else None
     try:
         return finite(value if typed is None or math.isinf(typed) else typed, name)

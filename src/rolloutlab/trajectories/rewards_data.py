@@ -17,18 +17,21 @@ from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import StoredCollection
 from rolloutlab.store.trajectory_summaries import PREVIEW
 from rolloutlab.trajectories.rewards_rows import CollectionRows, RewardsRows
-from rolloutlab.trajectories.table_query import NONE, Filter, Sort, TableColumn, arranged
+from rolloutlab.trajectories.table_query import NONE, Filter, Sort, TableColumn, arrange
 from rolloutlab.trajectories.tables import EPISODE_END, REASONING, trajectory_frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Derived = TypeVar("Derived")
+Value = TypeVar("Value")
 
 _FIRST_GROUPS = 8
+"""Groups whose rows decide which columns are shown."""
 _MOST_ROW_COLUMNS = 3
+"""The most columns of rows that are shown."""
 _LONG_BEGINNING = 30
-"""If all prompts of a page share a beginning of at least so many characters, it is left out, to show what differs."""
+"""The least characters of a beginning that all prompts of a page share. It is left out, to show what differs."""
 TRAINS = "trains"
 """The choice of the column `reason` for rows that would train."""
 _EDITED = ("reward", "source", "advantage", "reason")
@@ -38,13 +41,13 @@ ENDS = (*get_args(End), NONE)
 
 
 class RewardsData:
-    """Some collections, or one group of one. `refresh` brings `rows` and `stored` up to date with the lab.
+    """Collections, or one group of a collection. `refresh` brings `rows` and `stored` up to date with the lab.
 
     The advantages of one group are those of a job on its whole collection. Several views share one such object, and
     hold its `lock` while they read or refresh it.
 
-    limit: only the first so many rows are read. version: a new object each time that all rows were read again, because
-    older indices of rows are then invalid.
+    limit: the number of rows to read; by default all. version: a new object each time that all rows were read again,
+    because older indices of rows are then invalid.
     """
 
     def __init__(
@@ -69,25 +72,25 @@ class RewardsData:
     @property
     def title(self) -> str:
         """The names of the collections, or of the group."""
-        return title(self.stored, self._group)
+        return title_of(self.stored, self._group)
 
     @property
     def components(self) -> list[str]:
-        """The names of the parts of the rewards, as they are shown."""
+        """The names of the reward components, as they are shown."""
         return list(map(escape_control_chars, self.rows.components))
 
     @property
     def row_columns(self) -> list[str]:
         """Columns of the prompts' rows that no prompt shows, such as a target: at most three, from the first groups."""
         first = range(min(_FIRST_GROUPS, len(self.rows.groups)))
-        prompts, rows = self._prompts_of(first), self._prompt_rows_of(first)
+        prompts, rows = self._read_prompts(first), self._read_prompt_rows(first)
         values = {g: {name: str(value) for name, value in rows[g].items() if _is_shown(value)} for g in first}
         names = dict.fromkeys(name for g in first for name in values[g])
         hidden = [name for name in names if any(values[g].get(name, "") not in prompts[g] for g in first)]
         return hidden[:_MOST_ROW_COLUMNS]
 
     def refresh(self) -> bool:
-        """Read what changed. Returns whether all rows were read again, as there are other trajectories or names.
+        """Read what has changed. Return whether all rows were read again, because trajectories or names have changed.
 
         Raises:
             NotFoundError: a collection was deleted.
@@ -101,7 +104,7 @@ class RewardsData:
         # cursors are read before the rows: a change in between is read twice rather than missed
         stored = [self._lab.by_id(each.id) for each in self.stored]
         labels, there = [each.label for each in stored], self._lab.outlines.newest()
-        other = (there != self._newest_outline and self._sizes() != self._loaded_sizes) or self._is_of_older_rows()
+        other = (there != self._newest_outline and self._read_sizes() != self._loaded_sizes) or self._is_of_older_rows()
         if labels != [each.label for each in self.stored] or other:
             self._load([each.id for each in self.stored])
             return True
@@ -121,16 +124,16 @@ class RewardsData:
         changes, there = self._lab.changes(), self._lab.outlines.newest()
         edit = self._lab.rewards.newest_edit()
         self.stored = [self._lab.by_id(number) for number in numbers]
-        self._loaded_sizes = self._sizes() if self._limit is None else []
-        with uncollected():
-            self.rows = RewardsRows(list(self._parts()), self._whole.rows if self._whole else None)
+        self._loaded_sizes = self._read_sizes() if self._limit is None else []
+        with without_garbage_collection():
+            self.rows = RewardsRows(list(self._read_parts()), self._whole.rows if self._whole else None)
             if len(self.rows) > AT_ONCE:
-                gc.collect()  # once, here: else the next three calls wait for a scan of all rows each, 0.1 to 0.2 s
+                gc.collect()  # without it, each of the next three calls waits 0.1 to 0.2 s for a scan of all rows
         self.version = object()
         self._version_of_whole = self._whole.version if self._whole else None
         self._changes, self._newest_outline, self._newest_edit = changes, there, edit
 
-    def _parts(self) -> Iterator[CollectionRows]:
+    def _read_parts(self) -> Iterator[CollectionRows]:
         left = self._limit
         for stored in self.stored:
             outlines = self._lab.outlines.of(stored, self._group, left)
@@ -141,78 +144,89 @@ class RewardsData:
                 positions = self._lab.outlines.positions(stored) if self._group is None else [self._group]
             yield CollectionRows(stored, positions, outlines)
 
-    def _sizes(self) -> list[int]:
+    def _read_sizes(self) -> list[int]:
         return [self._lab.outlines.count(each) for each in self.stored]
 
-    def _holding(self, part: str) -> set[int]:
+    def _find_holding(self, part: str) -> set[int]:
         ids = (row_id for stored in self.stored for row_id in self._lab.outlines.holding(stored, part))
         return {self.rows.index[row_id] for row_id in ids if row_id in self.rows.index}
 
-    def _advantages(self) -> list[float | None]:
-        return [_advantage(share) for share in self.rows.all_shares()]
+    def _list_advantages(self) -> list[float | None]:
+        return [_advantage_of(share) for share in self.rows.all_shares()]
 
-    def _component(self, name: str) -> list[float | None]:
+    def _list_component(self, name: str) -> list[float | None]:
         return [row.components.get(name) for row in self.rows.outlines]
 
-    def _every_preview(self) -> list[str]:
+    def _read_previews(self) -> list[str]:
         previews = self._lab.outlines.previews(self.rows.index)
         return [previews[row.id][0] for row in self.rows.outlines]
 
-    def _every_end(self) -> list[str | None]:
+    def _read_ends(self) -> list[str | None]:
         ends = self._lab.outlines.ends(self.rows.index)
         return [ends.get(row.id) for row in self.rows.outlines]
 
-    def _every_prompt(self) -> list[str]:
-        prompts = self._prompts_of(range(len(self.rows.groups)))
+    def _list_prompts(self) -> list[str]:
+        prompts = self._read_prompts(range(len(self.rows.groups)))
         return [prompts[g] for g in self.rows.group_of]
 
-    def _prompts_of(self, groups: Collection[int]) -> dict[int, str]:
-        """The prompts of groups of this view; they never change, so each is read once."""
-        missing: dict[int, list[int]] = {}
-        for g in groups:
-            group = self.rows.groups[g]
-            if group.position not in self._prompts.setdefault(group.collection.id, {}):
-                missing.setdefault(group.collection.id, []).append(group.position)
-        for stored in self.stored:
-            if stored.id in missing:
-                self._prompts[stored.id] |= self._lab.outlines.prompts(stored, missing[stored.id])
+    def _read_prompts(self, groups: Collection[int]) -> dict[int, str]:
+        """Read the prompts of groups of this view."""
+        self._read_missing(self._prompts, self._lab.outlines.prompts, groups)
         places = ((g, self.rows.groups[g]) for g in groups)
         return {g: self._prompts[group.collection.id][group.position] for g, group in places}
 
-    def _prompt_rows_of(self, groups: Collection[int]) -> dict[int, dict[str, Any]]:
-        """The rows that the prompts of groups were made of. They never change, so each is read once."""
-        missing: dict[int, list[int]] = {}
-        for g in groups:
-            group = self.rows.groups[g]
-            if group.position not in self._prompt_rows.setdefault(group.collection.id, {}):
-                missing.setdefault(group.collection.id, []).append(group.position)
-        for stored in self.stored:
-            if stored.id in missing:
-                self._prompt_rows[stored.id] |= self._lab.outlines.rows(stored, missing[stored.id])
+    def _read_prompt_rows(self, groups: Collection[int]) -> dict[int, dict[str, Any]]:
+        """Read the rows that the prompts of groups were made of."""
+        self._read_missing(self._prompt_rows, self._lab.outlines.rows, groups)
         places = ((g, self.rows.groups[g]) for g in groups)
         return {g: self._prompt_rows[group.collection.id].get(group.position, {}) for g, group in places}
 
-    def _every_row(self, name: str) -> list[str | None]:
-        rows = self._prompt_rows_of(range(len(self.rows.groups)))
+    def _read_missing(
+        self,
+        known: dict[int, dict[int, Value]],
+        read: Callable[[StoredCollection, Sequence[int]], Mapping[int, Value]],
+        groups: Collection[int],
+    ) -> None:
+        """Read what is not known yet of groups. Prompts and their rows never change, so each is read once.
+
+        Args:
+            known: What is known, by the id of the collection and the position of the group. It is added to.
+            read: Reads it for some positions of a collection.
+            groups: The groups, by their indices.
+        """
+        missing: dict[int, list[int]] = {}
+        for g in groups:
+            group = self.rows.groups[g]
+            if group.position not in known.setdefault(group.collection.id, {}):
+                missing.setdefault(group.collection.id, []).append(group.position)
+        for stored in self.stored:
+            if stored.id in missing:
+                known[stored.id] |= read(stored, missing[stored.id])
+
+    def _list_row_values(self, name: str) -> list[str | None]:
+        rows = self._read_prompt_rows(range(len(self.rows.groups)))
         shown = {
             g: escape_control_chars(str(row[name])) if _is_shown(row.get(name)) else None for g, row in rows.items()
         }
         return [shown[g] for g in self.rows.group_of]
 
     def derive(self, shown: Sequence[int] | None, make: Callable[[], Derived]) -> Derived:
-        """The result of `make`, which depends on all rows and those shown. It is kept until one of these changes."""
+        """Return the result of `make`, which depends on all rows and the rows shown. It is kept until these change."""
         if self._derived is None or self._derived[:2] != (self._changes, shown):
             self._derived = self._changes, shown, make()
         made: Derived = self._derived[2]
         return made
 
-    def arranged(self, sort: Sort, filter: Filter) -> Sequence[int]:  # noqa: A002
-        """The rows to show, in order; InputError for an unknown column or condition."""
-        with uncollected():
-            return arranged(self._columns(), len(self.rows), sort, filter)
+    def arrange(self, sort: Sort, filter: Filter) -> Sequence[int]:  # noqa: A002
+        """Return the rows to show, in order; raise InputError for an unknown column or condition."""
+        with without_garbage_collection():
+            return arrange(self._make_columns(), len(self.rows), sort, filter)
 
-    def _columns(self) -> dict[str, TableColumn]:
-        """By name; a component is called `component:NAME`, and also by its own name if no other column has it."""
+    def _make_columns(self) -> dict[str, TableColumn]:
+        """Make the columns, by name.
+
+        A component is called `component:NAME`, and also by its own name if no other column has that.
+        """
         rows = self.rows
         outlines = rows.outlines
         places = range(len(rows))
@@ -221,21 +235,21 @@ class RewardsData:
             "group": TableColumn(
                 "choice", lambda: [rows.groups[g].name for g in rows.group_of], order=lambda: rows.group_of
             ),
-            "prompt": TableColumn("text", self._every_prompt),
-            "completion": TableColumn("text", self._every_preview, holding=self._holding),
+            "prompt": TableColumn("text", self._list_prompts),
+            "completion": TableColumn("text", self._read_previews, holding=self._find_holding),
             "reward": TableColumn("number", lambda: [row.reward for row in outlines]),
             "source": TableColumn("choice", lambda: [row.source for row in outlines], choices=SOURCES),
-            "advantage": TableColumn("number", self._advantages),
-            "|advantage|": TableColumn("number", lambda: [a if a is None else abs(a) for a in self._advantages()]),
+            "advantage": TableColumn("number", self._list_advantages),
+            "|advantage|": TableColumn("number", lambda: [a if a is None else abs(a) for a in self._list_advantages()]),
             "reason": TableColumn(
-                "choice", lambda: [_reason(share) or TRAINS for share in rows.all_shares()], choices=(TRAINS, *WHY)
+                "choice", lambda: [_reason_of(share) or TRAINS for share in rows.all_shares()], choices=(TRAINS, *WHY)
             ),
             "tokens": TableColumn("number", lambda: [sum(row.tokens_H) for row in outlines]),
             "finish_reason": TableColumn("choice", lambda: [row.finish_reason for row in outlines]),
-            EPISODE_END: TableColumn("choice", self._every_end, choices=ENDS),
+            EPISODE_END: TableColumn("choice", self._read_ends, choices=ENDS),
         }
-        parts = {name: TableColumn("number", partial(self._component, name)) for name in rows.components}
-        given = {f"row:{name}": TableColumn("text", partial(self._every_row, name)) for name in self.row_columns}
+        parts = {name: TableColumn("number", partial(self._list_component, name)) for name in rows.components}
+        given = {f"row:{name}": TableColumn("text", partial(self._list_row_values, name)) for name in self.row_columns}
         return {
             **parts,
             **given,
@@ -244,12 +258,12 @@ class RewardsData:
         }
 
     def page(self, shown: Sequence[int]) -> list[dict[str, Any]]:
-        """Rows as JSON for a browser."""
+        """Return rows as JSON for a browser."""
         rows = self.rows
         ids = [rows.outlines[i].id for i in shown]
         previews, ends = self._lab.outlines.previews(ids), self._lab.outlines.ends(ids)
         groups = {rows.group_of[i] for i in shown}
-        prompts, given, columns = self._prompts_of(groups), self._prompt_rows_of(groups), self.row_columns
+        prompts, given, columns = self._read_prompts(groups), self._read_prompt_rows(groups), self.row_columns
         begins = _common_beginning([prompts[g] for g in groups])
         page = []
         for i, rewards in zip(shown, self.rewards_of(shown), strict=True):
@@ -266,14 +280,14 @@ class RewardsData:
                     "completion": escape_control_chars(completion) + (" ..." if goes_on else ""),
                     "tokens": sum(row.tokens_H),
                     "finish_reason": row.finish_reason,
-                    **{f"row:{name}": _short(of_row.get(name)) for name in columns},
+                    **{f"row:{name}": _shorten(of_row.get(name)) for name in columns},
                     **({EPISODE_END: escape_control_chars(ends[row.id])} if row.id in ends else {}),
                 }
             )
         return page
 
     def rewards_of(self, shown: Sequence[int]) -> list[dict[str, Any]]:
-        """What an edit of rewards can change in these rows, as JSON for a browser; no texts are read."""
+        """Return what an edit of rewards can change in these rows, as JSON for a browser. No texts are read."""
         rows = self.rows
         outlines = [rows.outlines[i] for i in shown]
         former = self._lab.rewards.before_hand(row.id for row in outlines if row.source == "hand")
@@ -281,7 +295,7 @@ class RewardsData:
         shares = {i: share for g in {rows.group_of[i] for i in shown} for i, share in rows.shares(g).items()}
         values = []
         for i, row in zip(shown, outlines, strict=True):
-            share, reason, was = shares.get(i), _reason(shares.get(i)), former.get(row.id)
+            share, reason, was = shares.get(i), _reason_of(shares.get(i)), former.get(row.id)
             failure = errors.get(row.id)
             error = failure and escape_control_chars(failure.summary)
             values.append(
@@ -290,7 +304,7 @@ class RewardsData:
                     "reward": row.reward,
                     "was": None if was == row.reward else was,
                     "source": row.source and escape_control_chars(row.source),
-                    "advantage": _advantage(share),
+                    "advantage": _advantage_of(share),
                     "reason": reason,
                     "why_not": reason and WHY_NOT.get(Reason(reason), "no reward yet"),
                     "why": error or (reason and WHY[Reason(reason)]),
@@ -300,12 +314,12 @@ class RewardsData:
             )
         return values
 
-    def fitting(self, rewards: Sequence[Mapping[str, Any]], filter: Filter) -> set[int]:  # noqa: A002
-        """The indices of rows that fit a filter, of which only columns that an edit of rewards can change are compared.
+    def find_fitting(self, rewards: Sequence[Mapping[str, Any]], filter: Filter) -> set[int]:  # noqa: A002
+        """Find the rows that fit a filter, as far as an edit of rewards can change that: other columns do not count.
 
-        rewards: the rows, as `rewards_of` returns them.
+        rewards: the rows, as `rewards_of` returns them. Returns indices in these.
         """
-        columns, given, changing = self._columns(), {}, {}
+        columns, given, changing = self._make_columns(), {}, {}
         for name, condition in filter.items():
             of_part = name not in _EDITED and name in self.rows.components
             field = f"component:{escape_control_chars(name)}" if of_part else name
@@ -313,11 +327,11 @@ class RewardsData:
                 values = [row.get(field) for row in rewards]
                 values = [value or TRAINS for value in values] if name == "reason" else values
                 given[name], changing[name] = condition, replace(columns[name], values=partial(list, values))
-        return set(arranged(changing, len(rewards), (), given))
+        return set(arrange(changing, len(rewards), (), given))
 
     def frame(self, shown: Sequence[int]) -> "pd.DataFrame":
-        """Rows as a DataFrame, with whole prompts and answers. The last columns are those of the prompts' rows."""
-        rows, shares, prompts = [self.rows.outlines[i] for i in shown], self.rows.all_shares(), self._every_prompt()
+        """Make a DataFrame of rows, with whole prompts and answers. The last columns are those of the prompts' rows."""
+        rows, shares, prompts = [self.rows.outlines[i] for i in shown], self.rows.all_shares(), self._list_prompts()
         answers = self._lab.outlines.answers(row.id for row in rows)
         reasonings = self._lab.outlines.reasonings(row.id for row in rows)
         ends = self._lab.outlines.ends(row.id for row in rows)
@@ -326,7 +340,7 @@ class RewardsData:
         cells = [
             {
                 "reward": row.reward,
-                "advantage": _advantage(shares[i]),
+                "advantage": _advantage_of(shares[i]),
                 "source": row.source,
                 "prompt": prompts[i],
                 "finish_reason": row.finish_reason,
@@ -336,7 +350,7 @@ class RewardsData:
                 "answer": answers[row.id],
                 REASONING: reasonings.get(row.id),
                 EPISODE_END: ends.get(row.id),
-                "reason": _reason(shares[i]),
+                "reason": _reason_of(shares[i]),
                 "reward_error": errors[row.id].summary if row.id in errors else None,
             }
             for i, row in zip(shown, rows, strict=True)
@@ -356,30 +370,30 @@ def _is_shown(value: Any) -> bool:
     return value is not None and not isinstance(value, dict | list)
 
 
-def _short(value: Any) -> str | None:
+def _shorten(value: Any) -> str | None:
     return escape_control_chars(str(value))[:PREVIEW] if _is_shown(value) else None
 
 
 def _common_beginning(prompts: Sequence[str]) -> int:
-    """The number of characters, up to the end of a word, that all of several prompts begin with; 0 if it is small."""
+    """Count the characters, up to the end of a word, that all of several prompts begin with; 0 if they are few."""
     if len(prompts) < 2:
         return 0
-    least, most = min(prompts), max(prompts)
+    least, most = min(prompts), max(prompts)  # in the order of texts: what these two share, all share
     same = next((i for i, (a, b) in enumerate(zip(least, most, strict=False)) if a != b), min(len(least), len(most)))
     words = max(least.rfind(blank, 0, same) for blank in " \n") + 1
     return words if words >= _LONG_BEGINNING else 0
 
 
 def shared_rewards(lab: Lab, collections: Sequence[StoredCollection], group: int | None) -> RewardsData:
-    """The data of these collections, or of one group of one, that all views of the lab in this process share."""
+    """Return the data of collections, or of one group, that all views of the lab in this process share."""
     key = ("rewards", tuple(each.id for each in collections), group)
     shared: RewardsData = lab.recent.get(key, lambda: RewardsData(lab, collections, group))
     return shared
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """Without the garbage collector, which would scan hundreds of thousands of new objects again and again."""
+def without_garbage_collection() -> Iterator[None]:
+    """Run a block without the garbage collector, which would scan hundreds of thousands of new objects repeatedly."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -389,19 +403,19 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def title(collections: Sequence[StoredCollection], group: int | None) -> str:
-    """The names of collections, or of the group of one."""
+def title_of(collections: Sequence[StoredCollection], group: int | None) -> str:
+    """Return the names of collections, or of one group."""
     labels = [stored.label for stored in collections]
     if group is not None:
         return f"{labels[0]}/{group}"
     return ", ".join(labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
 
 
-def _advantage(share: TokenWeight | None) -> float | None:
+def _advantage_of(share: TokenWeight | None) -> float | None:
     return None if share is None else share.advantage
 
 
-def _reason(share: TokenWeight | None) -> str | None:
+def _reason_of(share: TokenWeight | None) -> str | None:
     if share is None:
         return str(Reason.UNSCORED)
     return None if share.reason is None else str(share.reason)
@@ -412,10 +426,12 @@ AT_ONCE = 20_000
 _UNKNOWN = {"advantage": None, "reason": None, "why_not": None, "why": None}
 
 
-def first_page(lab: Lab, collections: Sequence[StoredCollection], size: int, at_once: int) -> dict[str, Any] | None:
-    """The first page as `RewardsView.page` has it, without what depends on all rows: advantages, and what trains.
+def read_first_page(
+    lab: Lab, collections: Sequence[StoredCollection], size: int, at_once: int
+) -> dict[str, Any] | None:
+    """Read the first page in the form of `RewardsView.page`, without the figures that depend on all rows.
 
-    None if there are no more than `at_once` trajectories.
+    Advantages and what trains are missing. None if there are no more than `at_once` trajectories.
     """
     counted = [lab.collection(lab.by_id(each.id).label) for each in collections]
     trajectories, scored = sum(each.trajectories for each in counted), sum(each.scored for each in counted)

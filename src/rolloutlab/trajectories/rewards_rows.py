@@ -1,4 +1,4 @@
-"""Rows of the rewards view: trajectories with rewards, and their advantages as one job."""
+"""Rows of the rewards view: trajectories with rewards, and the advantages that they have in one job."""
 
 import math
 from collections import Counter
@@ -14,11 +14,11 @@ from rolloutlab.objective.options import Options
 from rolloutlab.store.models import Ref, StoredCollection, TrajectorySummary
 
 HUGE = 1e100
-"""Squares of larger rewards overflow a float."""
+"""Larger rewards are not squared, because their squares may overflow a float."""
 
 
 class CollectionRows(NamedTuple):
-    """A collection of a view: its trajectories in order, and the positions of all its groups, also of empty ones."""
+    """A collection of a view: its trajectories in order, and the positions of its groups, also of the empty ones."""
 
     collection: StoredCollection
     positions: Sequence[int]
@@ -37,8 +37,9 @@ class GroupRows(NamedTuple):
 class RewardsRows:
     """Rows in the order of collections, groups and positions. The trainer's code computes the advantages.
 
-    job: the rows of the whole collection, if these rows are only one group of it (`is_part`). The advantages are those
-        of a job on the whole collection.
+    job: the rows of the whole collection, if these rows are only one group of it. The advantages are then those of a
+        job on the whole collection.
+    is_part: whether the rows are only one group.
     lengths: the number of sampled tokens of each row.
     same: sets of rows of one group that have the same answer; None until they are searched. They stay valid, because
         edits change rewards and not answers.
@@ -49,7 +50,7 @@ class RewardsRows:
     def __init__(self, parts: Sequence[CollectionRows], job: "RewardsRows | None" = None) -> None:
         self.is_part = job is not None
         self.outlines = [outline for part in parts for outline in part.outlines]
-        self.groups = list(_groups(parts))
+        self.groups = list(_list_groups(parts))
         self.group_of = [g for g, group in enumerate(self.groups) for _ in group.rows]
         self.index = {outline.id: i for i, outline in enumerate(self.outlines)}
         self._having = Counter(part for outline in self.outlines for part in outline.components)
@@ -66,7 +67,7 @@ class RewardsRows:
     def _by_name(self) -> dict[str, int]:
         """The index of each group by its name, without and with the generation."""
         by_name = {group.name: g for g, group in enumerate(self.groups)}
-        for g, group in enumerate(self.groups):  # also with the generation, which stays unique
+        for g, group in enumerate(self.groups):
             by_name[f"{group.collection.name}:{group.collection.generation}/{group.position}"] = g
         return by_name
 
@@ -74,26 +75,27 @@ class RewardsRows:
         return len(self.outlines)
 
     def name(self, i: int) -> str:
-        """`capitals/0/3`."""
+        """Return the name of a row: `capitals/0/3`."""
         return f"{self.groups[self.group_of[i]].name}/{self.outlines[i].position}"
 
     @property
     def components(self) -> list[str]:
-        """The names of the parts of rewards that any row has."""
+        """The names of the reward components that any row has."""
         return [part for part, n in self._having.items() if n]
 
     def is_group(self, name: str) -> bool:
+        """Whether a name is that of a group, without or with the generation."""
         return name in self._by_name
 
     def group(self, position: int) -> int | None:
-        """The index of the group at a position of the first collection; None where there is none."""
+        """Return the index of the group at a position of the first collection; None if there is none."""
         return next((g for g, group in enumerate(self.groups) if group.position == position), None)
 
     def ref(self, i: int) -> Ref:
         return Ref(self.outlines[i].id, self.name(i))
 
     def find(self, name: Any) -> int:
-        """The row of a trajectory, by its name or its id; NotFoundError when it is not in this view."""
+        """Find the row of a trajectory by its name or its id; raise NotFoundError if it is not in this view."""
         if isinstance(name, int) and name in self.index:
             return self.index[name]
         group, _, place = str(name).rpartition("/")
@@ -121,12 +123,12 @@ class RewardsRows:
         self._advantages.change(members)
 
     def shares(self, g: int) -> dict[int, TokenWeight]:
-        """By row, the token weights of the scored trajectories of a group."""
+        """Return the token weights of the scored trajectories of a group, by row."""
         scored = [i for i in self.groups[g].rows if self.outlines[i].reward is not None]
         return dict(zip(scored, self._advantages.weights_of(g), strict=True))
 
     def all_shares(self) -> list[TokenWeight | None]:
-        """The token weight of each row; None where it has no reward."""
+        """List the token weight of each row; None for a row without a reward."""
         shares: list[TokenWeight | None] = [None] * len(self)
         for g in range(len(self.groups)):
             for i, share in self.shares(g).items():
@@ -134,20 +136,21 @@ class RewardsRows:
         return shares
 
     def why_not(self, g: int) -> Reason | None:
-        """Why nothing of a group trains; None where something does."""
+        """Return why nothing of a group trains; None if something does."""
         return self._advantages.reason_of(g)
 
     def mean_of(self, g: int) -> float | None:
-        """Mean reward of a group; None where it has none."""
+        """Return the mean reward of a group; None if it has no rewards."""
         return self._mean_g[g] if self._scored_g[g] else None
 
     def spread_of(self, g: int) -> float:
-        """The highest less the lowest reward of a group; 0 where it has none."""
+        """Return the highest minus the lowest reward of a group; 0 if it has no rewards."""
         return self._advantages.spread(g)
 
     def deviation_of(self, g: int) -> float:
-        """The standard deviation of the rewards of a group; 0 if all are equal, or too large to be squared."""
-        if g not in self._deviation_g:  # cached: for 100,000 rows this takes a third of the time of all figures
+        """Return the standard deviation of the rewards of a group; 0 if all are equal, or too large to be squared."""
+        # cached: for 100,000 rows this takes a third of the time of all figures
+        if g not in self._deviation_g:
             rewards = [r for i in self.groups[g].rows if (r := self.outlines[i].reward) is not None]
             wide = self.spread_of(g) and max(map(abs, rewards)) <= HUGE
             squares = [(reward - self._mean_g[g]) ** 2 for reward in rewards] if wide else [0.0]
@@ -160,11 +163,14 @@ class RewardsRows:
         return self._advantages.largest
 
     def sizes_and_means(self) -> list[tuple[int, float]]:
-        """For each group with rewards: how many it has, and their mean."""
+        """List the number of rewards and their mean, for each group with rewards."""
         return [(n, mean) for n, mean in zip(self._scored_g, self._mean_g, strict=True) if n]
 
     def summary(self) -> dict[str, Any]:
-        """The figures of the whole view, as JSON. largest: the largest |advantage|. tokens: how many would train."""
+        """Return the figures of the whole view, as JSON.
+
+        `largest` is the largest |advantage|, and `tokens` the number of tokens that would train.
+        """
         scored, shares = sum(self._scored_g), self._advantages
         reasons = {Reason.UNSCORED: len(self) - scored} if scored < len(self) else {}
         return {
@@ -196,7 +202,7 @@ def _mean(members_G: Sequence[Member]) -> float:
     return math.fsum([m.reward / len(members_G) for m in members_G])  # the sum of rewards may be too large for a float
 
 
-def _groups(parts: Sequence[CollectionRows]) -> Iterable[GroupRows]:
+def _list_groups(parts: Sequence[CollectionRows]) -> Iterable[GroupRows]:
     first = 0
     for part in parts:
         sizes: dict[int, int] = dict.fromkeys(part.positions, 0)

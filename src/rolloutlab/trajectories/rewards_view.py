@@ -21,9 +21,9 @@ from rolloutlab.trajectories.rewards_data import (
     SOURCES,
     TRAINS,
     RewardsData,
-    first_page,
+    read_first_page,
     shared_rewards,
-    title,
+    title_of,
 )
 from rolloutlab.trajectories.rewards_rows import RewardsRows
 from rolloutlab.trajectories.table_query import NONE, Filter, Sort
@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 PAGE = 100
 """Rows of a page by default."""
 _MAX_PAGE = 1000
+"""The most rows of a page."""
 MAX_VALUE = 2000
-"""How many characters of a row's value are shown when a trajectory is opened."""
+"""The most characters of a row's value that are shown when a trajectory is opened."""
 
 
 class RewardsView(NotebookView):
@@ -72,7 +73,7 @@ class RewardsView(NotebookView):
         self._version: object = None
         self._ids = range(0)
         self._first_of: tuple[tuple[int, int], dict[str, Any] | None] | None = None
-        lab.rewards.listen(self._edited)
+        lab.rewards.listen(self._on_edit)
 
     def page(self, offset: int = 0, size: int = PAGE, sort: Sort = (), filter: Filter | None = None) -> dict[str, Any]:  # noqa: A002
         """A page of rows, as JSON.
@@ -97,9 +98,9 @@ class RewardsView(NotebookView):
         Raises:
             InputError: there is no such column, or the column does not take the condition.
         """
-        offset, size = _whole("offset", offset, 0), _whole("size", size, 1)
-        with self._current():
-            shown = self._arranged(sort, filter or {})
+        offset, size = _check_integer("offset", offset, 0), _check_integer("size", size, 1)
+        with self._in_sync():
+            shown = self._arrange(sort, filter or {})
             self._sort, self._filter, self._shown = sort, filter or {}, shown
             return self._page(offset, min(size, _MAX_PAGE))
 
@@ -111,8 +112,8 @@ class RewardsView(NotebookView):
         Raises:
             RewardError: the reward is not a finite number. NotFoundError: a trajectory is not in this view.
         """
-        with self._current():
-            rows = self._named(names)
+        with self._in_sync():
+            rows = self._find_rows(names)
             name = self._rows.name(rows[0]) if len(rows) == 1 else count(len(rows), "trajectory")
             return self._give(rows, reward_of(reward, name))
 
@@ -122,8 +123,8 @@ class RewardsView(NotebookView):
         Raises:
             NotFoundError: a trajectory is not in this view, or none of them has a reward.
         """
-        with self._current():
-            refs = [self._rows.ref(i) for i in self._named(names)]
+        with self._in_sync():
+            refs = [self._rows.ref(i) for i in self._find_rows(names)]
             edits = self._lab.rewards.give([], "hand", cleared=refs)
             self._refresh()
             if not edits:
@@ -136,14 +137,14 @@ class RewardsView(NotebookView):
         Raises:
             RewardError: the reward is not a finite number. NotFoundError: no row fits the filter.
         """
-        with self._current():
+        with self._in_sync():
             if not self._shown:
                 raise NotFoundError(f"no trajectory of {self.title} fits the filter", hint="view.page(filter={})")
             return self._give(self._shown, reward_of(reward, count(len(self._shown), "trajectory")))
 
     def undo(self) -> list[Edit]:
         """Undo the newest change in these collections, by any user and any source; NotFoundError if none is left."""
-        with self._current():
+        with self._in_sync():
             edits = self._lab.rewards.undo(*self._read.stored)
             self._refresh()
             if not edits:
@@ -152,7 +153,7 @@ class RewardsView(NotebookView):
 
     def history(self, name: str | int) -> list[Edit]:
         """Every change of a trajectory's reward, newest first; NotFoundError if the trajectory is not in this view."""
-        with self._current():
+        with self._in_sync():
             return self._lab.rewards.history(self._rows.ref(self._rows.find(name)))[::-1]
 
     def to_frame(self) -> "pd.DataFrame":
@@ -163,12 +164,12 @@ class RewardsView(NotebookView):
         - `reason`: why the trajectory would not train; missing if it would.
         - `reward_error`, if a reward function failed on any trajectory: type and message of the error.
         """
-        with self._current():
+        with self._in_sync():
             return self._read.frame(self._shown)
 
     @property
     def _read(self) -> RewardsData:
-        """All rows. They are read on first use, and again if other views have taken their place in the cache."""
+        """The data of all rows. It is read on first use, and again if other views have taken its place in the cache."""
         return shared_rewards(self._lab, *self._of)
 
     @property
@@ -178,7 +179,7 @@ class RewardsView(NotebookView):
     @property
     def title(self) -> str:
         """What is shown: the names of the collections, or of the group."""
-        return self._read.title if self._is_read else title(*self._of)
+        return self._read.title if self._is_read else title_of(*self._of)
 
     def state(self) -> Mapping[str, Any]:
         """What a browser shows first: the first page, neither sorted nor filtered.
@@ -204,10 +205,10 @@ class RewardsView(NotebookView):
             }
 
     def _names(self) -> str | list[str]:
-        """The names with which `lab.rewards` makes this view."""
+        """Return the names with which `lab.rewards` makes this view."""
         collections, group = self._of
         labels = [self._lab.by_id(each.id).label for each in collections]
-        return labels if len(labels) > 1 else title([self._lab.by_id(collections[0].id)], group)
+        return labels if len(labels) > 1 else title_of([self._lab.by_id(collections[0].id)], group)
 
     def calls(self) -> Mapping[str, Callable[..., Any]]:
         return {
@@ -219,77 +220,86 @@ class RewardsView(NotebookView):
             "clear": self._clear_for_browser,
             "undo": self._undo_for_browser,
             "undoable": self._undoable,
-            "read": self._conversation,
+            "read": self._read_conversation,
         }
 
     def __repr__(self) -> str:
         with self._lock:
-            page = self._first(render.MAX_TEXT_ROWS)
+            page = self._read_first(render.MAX_TEXT_ROWS)
             notes = summarize_job(self._read, self._lab).hints if self._is_read else ()
             return render.text(page["title"], page["summary"], page["rows"], page["filtered"], notes)
 
     def _repr_html_(self) -> str:
         with self._lock:
-            page = self._first(render.MAX_HTML_ROWS)
+            page = self._read_first(render.MAX_HTML_ROWS)
             parts = page["title"], page["summary"], page["rows"], page["components"], page["filtered"]
             return for_notebook(render.html(*parts, self._figures() if self._is_read else None))
 
-    def _first(self, size: int) -> dict[str, Any]:
-        """The first rows. If a browser will show the rest soon, a large view is not read completely for them."""
+    def _read_first(self, size: int) -> dict[str, Any]:
+        """Read the first rows. If a browser will show the rest soon, a large view is not read completely for them."""
         if self.can_be_seen() and (page := self._first_page(size)):
             return page
-        with self._current():
+        with self._in_sync():
             return self._page(0, size)
 
     def _first_page(self, size: int = PAGE) -> dict[str, Any] | None:
+        """Return the first page of a large view before all its rows are read; None if they are read, or are few."""
         collections, group = self._of
         if self._is_read or group is not None:
             return None
         changes = self._lab.changes()
-        if self._first_of is None or self._first_of[0] != changes:  # a cell shows it as text, as HTML and as state
-            self._first_of = changes, first_page(self._lab, collections, PAGE, self._at_once)
+        # cached, because one cell asks for it three times: for text, HTML and state
+        if self._first_of is None or self._first_of[0] != changes:
+            self._first_of = changes, read_first_page(self._lab, collections, PAGE, self._at_once)
         page = self._first_of[1]
         return page and {**page, "rows": page["rows"][:size]}
 
     @property
     def _is_read(self) -> bool:
+        """Whether all rows have been read once."""
         return self._version is not None
 
     def _set_for_browser(
         self, names: Sequence[str], reward: Any, shown: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """As `set`, for a browser. Returns the rows of the page that it shows, as they are now, and a message."""
-        with self._by_browser(shown):
-            return self._again(shown or {}, render.given(self.set(names, reward)))
+        """Set rewards for a browser; return the rows of the page that it shows, as they are now, and a message."""
+        with self._for_browser(shown):
+            return self._answer_browser(shown or {}, render.given(self.set(names, reward)))
 
     def _set_all_for_browser(self, reward: Any, rows: int, shown: Mapping[str, Any]) -> dict[str, Any]:
-        """As `set_all`, for a browser. rows: how many rows a person has confirmed; NotFoundError if it differs."""
-        with self._by_browser(shown), self._current():
+        """Set the rewards of all rows that fit the filter, for a browser.
+
+        rows: the number of rows that a person has confirmed. Raise NotFoundError if other rows fit by now.
+        """
+        with self._for_browser(shown), self._in_sync():
             if (rows, shown.get("filter", {})) != (len(self._shown), self._filter):
                 raise NotFoundError("other rows are shown by now", hint="look at the page again, then set")
-            return self._again(shown, render.given(self.set_all(reward)))
+            return self._answer_browser(shown, render.given(self.set_all(reward)))
 
     def _clear_for_browser(self, names: Sequence[str], shown: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        with self._by_browser(shown):
-            return self._again(shown or {}, render.given(self.clear(names)))
+        with self._for_browser(shown):
+            return self._answer_browser(shown or {}, render.given(self.clear(names)))
 
     def _undo_for_browser(self, shown: Mapping[str, Any] | None = None, named: str | None = None) -> dict[str, Any]:
-        """As `undo`, for a browser. named: the change on its button; ConflictError if that is not the newest."""
-        with self._by_browser(shown):
+        """Undo the newest change for a browser. named: the change on its button.
+
+        Raise ConflictError if that is not the newest change any more.
+        """
+        with self._for_browser(shown):
             what = self._undoable()
             if named is not None and named != what:
                 message = f"another change is the newest by now: {what or 'none is left'}"
                 raise ConflictError(message, hint="the button names it: press it again, or leave it")
-            return self._again(shown or {}, render.undone(self.undo(), what))
+            return self._answer_browser(shown or {}, render.undone(self.undo(), what))
 
     def _undoable(self) -> str:
-        """What `undo` would take back, in words."""
-        with self._current():
+        """Say in words what `undo` would take back."""
+        with self._in_sync():
             return render.undoable(self._lab.rewards.next_undo(*self._read.stored))
 
-    def _conversation(self, name: str | int) -> dict[str, Any]:
-        """The turns of a trajectory, why a reward function failed on it, its logs, and each change of its reward."""
-        with self._current():
+    def _read_conversation(self, name: str | int) -> dict[str, Any]:
+        """Read the turns of a trajectory, its failed reward functions, its logs, and each change of its reward."""
+        with self._in_sync():
             i = self._rows.find(name)
             outline, group = self._rows.outlines[i], self._rows.groups[self._rows.group_of[i]]
             [stored] = self._lab.groups(group.collection, group.position)
@@ -305,8 +315,8 @@ class RewardsView(NotebookView):
             about = {"row": row, "components": parts, "turns": render.turns(trajectory)}
             return {**about, "failed": failed, "logs": logs, "history": history}
 
-    def _named(self, names: str | Sequence[str]) -> list[int]:
-        """The rows of names, each once."""
+    def _find_rows(self, names: str | Sequence[str]) -> list[int]:
+        """Find the rows of trajectories by their names, each once."""
         listed = [names] if isinstance(names, str) else names
         if not isinstance(listed, Sequence) or not listed:
             raise InputError(f"{names!r} is not a trajectory name", hint='view.set("capitals/0/3", 1.0)')
@@ -317,15 +327,17 @@ class RewardsView(NotebookView):
         self._refresh()
         return edits
 
-    def _again(self, shown: Mapping[str, Any], message: str) -> dict[str, Any]:
-        """The present rewards of the rows that a browser shows, and whether each row fits the filter.
+    def _answer_browser(self, shown: Mapping[str, Any], message: str) -> dict[str, Any]:
+        """Answer a browser after an edit: the rewards of the rows that it shows, and whether each row fits the filter.
 
-        It leaves out the texts of the rows, which the browser has already. It also tells what an undo would revert now.
+        The texts of the rows are left out, because the browser has them. The answer has what an undo would revert now.
+
+        shown: what the browser shows. message: what was done.
         """
         index = self._rows.index
         rows = [index[row_id] for row_id in shown.get("ids", ()) if row_id in index]
         rewards = self._read.rewards_of(rows)
-        fits = self._read.fitting(rewards, self._conditions(shown.get("filter", {})))
+        fits = self._read.find_fitting(rewards, self._conditions(shown.get("filter", {})))
         marked = [{**row, "fits": i in fits} for i, row in enumerate(rewards)]
         summary, undoable = self._rows.summary(), self._undoable()
         return {"rows": marked, "summary": summary, "message": message, "undoable": undoable}
@@ -343,18 +355,18 @@ class RewardsView(NotebookView):
         }
 
     def _overview(self) -> Tree:
-        """The first line of the view, and the figures of all rows and of those that fit the filter."""
+        """Return the first line of the view, and the figures of all rows and of those that fit the filter."""
         return tree(self._figures())
 
     def _figures(self) -> Html:
-        with self._current():
+        with self._in_sync():
             some = None if len(self._shown) == len(self._rows) else self._shown
             whole = summarize_job(self._read, self._lab, some)
             return Html(overview.heading(self.title, whole) + overview.html(whole))
 
     def _outlook(self, reward: Any) -> dict[str, Any]:
-        """What `set_all` would change: how many rows, groups and rewards by hand, and the mean before and after."""
-        with self._current():
+        """Tell what `set_all` would change: the numbers of rows, groups and rewards by hand, and the mean reward."""
+        with self._in_sync():
             if not self._shown:
                 raise NotFoundError(f"no trajectory of {self.title} fits the filter", hint="view.page(filter={})")
             new = reward_of(reward, count(len(self._shown), "trajectory"))
@@ -373,7 +385,7 @@ class RewardsView(NotebookView):
             }
 
     def _conditions(self, filter: Filter) -> Filter:  # noqa: A002
-        """The conditions that a person meant.
+        """Replace conditions by those that a person meant.
 
         - A reason as the condition on `advantage` filters by `reason`, because the column shows a reason if there is
           no advantage.
@@ -388,18 +400,18 @@ class RewardsView(NotebookView):
         name = str(filter.get("name"))
         if name.endswith("/") and self._rows.is_group(name[:-1]) and "group" not in filter:
             filter = {**{key: value for key, value in filter.items() if key != "name"}, "group": name[:-1]}  # noqa: A001
-        return {name: _with_kinds(value) if name == "reason" else value for name, value in filter.items()}
+        return {name: _expand_reasons(value) if name == "reason" else value for name, value in filter.items()}
 
     @contextmanager
-    def _current(self) -> Iterator[None]:
-        """A context that holds the lock, with rows that are in sync with the lab."""
+    def _in_sync(self) -> Iterator[None]:
+        """Run a block under the lock, with rows that are in sync with the lab."""
         with self._lock, self._read.lock:
             self._refresh()
             yield
 
     @contextmanager
-    def _by_browser(self, shown: Mapping[str, Any] | None) -> Iterator[None]:
-        """A context for a call of a browser. Its event tells the other pages which page made the change."""
+    def _for_browser(self, shown: Mapping[str, Any] | None) -> Iterator[None]:
+        """Run a block for a call of a browser. The event of a change tells the other pages which page made it."""
         with self._lock, self._read.lock:
             self._origin = threading.get_ident(), (shown or {}).get("origin")
             try:
@@ -416,30 +428,30 @@ class RewardsView(NotebookView):
         self._version, ids = read.version, read.rows.index
         self._ids = range(min(ids, default=0), max(ids, default=-1) + 1)
         try:
-            self._shown = self._arranged(self._sort, self._filter)
-        except InputError:  # a component that is gone
+            self._shown = self._arrange(self._sort, self._filter)
+        except InputError:  # a component of the sort or the filter is gone
             self._sort, self._filter, self._shown = (), {}, range(len(self._rows))
 
-    def _arranged(self, sort: Sort, filter: Filter) -> Sequence[int]:  # noqa: A002
-        return self._read.arranged(sort, self._conditions(filter))
+    def _arrange(self, sort: Sort, filter: Filter) -> Sequence[int]:  # noqa: A002
+        return self._read.arrange(sort, self._conditions(filter))
 
-    def _edited(self, edited: Set[int]) -> None:
+    def _on_edit(self, edited: Set[int]) -> None:
         """Tell browsers that rewards changed. It runs on any thread, so it does not touch the view's state."""
-        # the range may include ids of other collections: then a page only looks again for nothing
+        # the range may include ids of other collections: a page that looks again for nothing does no harm
         if not self._is_read or any(each in self._ids for each in edited):
-            # listeners run on the thread of the edit: an edit of another thread meanwhile is not of this browser
+            # listeners run on the thread of the edit, so an edit on another thread is not one of this browser
             thread, origin = self._origin or (None, None)
             self.push("changed", origin=origin if thread == threading.get_ident() else None)
 
 
-def _whole(name: str, value: Any, least: int) -> int:
+def _check_integer(name: str, value: Any, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise InputError(f"{name} must be an integer ≥ {least}, not {value!r}", hint=f"{name}={max(least, 50)}")
     return value
 
 
-def _with_kinds(condition: Any) -> Any:
-    """Reasons to filter by. `equal_rewards` includes `all_failed` and `all_passed`, as it did in earlier versions."""
+def _expand_reasons(condition: Any) -> Any:
+    """Add `all_failed` and `all_passed` to `equal_rewards`, which had both in earlier versions."""
     reasons = [condition] if isinstance(condition, str) else condition
     if isinstance(reasons, list | tuple) and Reason.EQUAL_REWARDS in reasons:
         return [*reasons, Reason.ALL_FAILED, Reason.ALL_PASSED]

@@ -61,17 +61,17 @@ class SearchResult:
 
     @property
     def names(self) -> list[str]:
-        """The trajectories, as `letters:1/0/3`."""
+        """The names of the trajectories, such as `letters:1/0/3`."""
         return [hit.id for hit in self.hits]
 
     def words(self) -> str:
-        """The search in words."""
+        """Return the search in words."""
         return explain(self.search)
 
     def explain(self, hit: int | str = 0) -> Breakdown:
-        """The breakdown of a hit's score: the value of every part of the rank.
+        """Return the breakdown of a hit's score: the value of every part of the rank.
 
-        hit: its place in the result, or the trajectory's name.
+        hit: the place of the hit in the result, or the name of the trajectory.
 
         Raises:
             NotFoundError: there is no such hit, or the search ranked nothing.
@@ -83,9 +83,12 @@ class SearchResult:
         return self._breakdown(self.hits[hit].id if isinstance(hit, int) else hit)
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per hit, indexed by the trajectory's name: what was selected, by default score and metadata."""
+        """Return a DataFrame with one row per hit, indexed by the name of the trajectory.
+
+        Its columns are what the search selects, by default the score and the metadata.
+        """
         selected = self.search.select.keys or (SCORE, METADATA)
-        fields = self._chosen()
+        fields = self._chosen_fields()
         if METADATA in selected:
             fields += [field for hit in self.hits for field in hit.metadata or {}]
         columns: dict[str, list[Any]] = {}
@@ -98,11 +101,11 @@ class SearchResult:
             columns["embedding"] = [hit.embedding for hit in self.hits]
         return data_frame(columns, self.names)
 
-    def _chosen(self) -> list[str]:
+    def _chosen_fields(self) -> list[str]:
         return [key for key in self.search.select.keys if key not in SHOWN]
 
     def _listing(self, rows: int) -> Listing:
-        fields = self._chosen() or list(dict.fromkeys(["reward", *fields_of(self.search)]))
+        fields = self._chosen_fields() or list(dict.fromkeys(["reward", *fields_of(self.search)]))
         documents = self._documents
         hits = [
             render.Shown(
@@ -137,7 +140,7 @@ class SearchResult:
 
 
 def heading(plan: ExecutionPlan | ServerPlan, search: Search) -> tuple[str, str]:
-    """What a search found, and among how many, in plain words."""
+    """Say in plain words how many answers a search has, and among how many it searched."""
     if isinstance(plan, ServerPlan):
         return count(plan.rows, "answer"), str(plan)
     shown = plan.rows if plan.scored is None else plan.scored
@@ -148,7 +151,7 @@ def heading(plan: ExecutionPlan | ServerPlan, search: Search) -> tuple[str, str]
             by = "these words" if key == WORDS else "meaning"
             if key == WORDS and scored < limit:
                 name, about = count(scored, "answer"), f"{among} contain these words"
-            else:  # the rank ends at its limit: how many there are is not counted
+            else:  # the rank stops at its limit, so it is not known how many answers there are
                 shown = plan.rows
                 name, about = count(plan.rows, "answer"), f"the best {among} by {by}"
         case None:

@@ -10,10 +10,10 @@ from typing import Any, Literal
 from rolloutlab.errors import InputError
 
 Sort = str | Sequence[str | Sequence[str]]
-"""A column, or several of which the first matters most. Descending: `-column` or `(column, "desc")`."""
+"""A column, or several, the most important first. Descending: `-column` or `(column, "desc")`."""
 
 Filter = Mapping[str, Any]
-"""A condition for each of some columns; all must hold."""
+"""Conditions by column. All must hold."""
 
 NONE = "none"
 """The choice that selects rows without a value."""
@@ -28,8 +28,8 @@ _COMPARE = {"": eq, "=": eq, "==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=
 class TableColumn:
     """One column of a table.
 
-    kind: which conditions it takes. `number`: `> 0.5`, `0..1`, `empty`. `text`: a part of the text. `choice`: a value,
-        or several.
+    kind: the conditions that it takes. `number`: `> 0.5`, `0..1`, `empty`. `text`: a part of the text. `choice`: a
+        value, or several.
     values: returns a value for each row, None if it has none.
     choices: all values that a `choice` can have; by default those that occur.
     order: returns the sort keys, if they are not the values.
@@ -43,31 +43,39 @@ class TableColumn:
     holding: Callable[[str], Container[int]] | None = None
 
 
-def arranged(
+def arrange(
     columns: Mapping[str, TableColumn],
     total: int,
     sort: Sort = (),
     filter: Filter | None = None,  # noqa: A002
 ) -> Sequence[int]:
-    """The indices of the rows to show, in order. Ties keep their order, and rows without a value come last.
+    """Filter and sort the rows of a table; return the indices of the rows to show, in order.
+
+    Rows with equal values keep their order. Rows without a value come last.
+
+    Args:
+        columns: The columns by name.
+        total: The number of rows.
+        sort: The columns to sort by.
+        filter: The conditions.
 
     Raises:
         InputError: there is no such column, or the column does not take the condition.
     """
     conditions = [(column_of(columns, name), name, condition) for name, condition in (filter or {}).items()]
-    keys = [_key(columns, one) for one in ([sort] if isinstance(sort, str) else sort)]
+    keys = [_read_key(columns, one) for one in ([sort] if isinstance(sort, str) else sort)]
     shown: Sequence[int] = range(total)
     for column, name, condition in conditions:
         if condition not in ("", None, []):
-            fits = _test(column, name, condition)
+            fits = _make_test(column, name, condition)
             shown = [i for i in shown if fits(i)]
     for column, descending in reversed(keys):
-        shown = _sorted(shown, column, descending)
+        shown = _sort(shown, column, descending)
     return shown
 
 
 def column_of(columns: Mapping[str, TableColumn], name: Any) -> TableColumn:
-    """The column of that name; InputError with the closest ones where there is none."""
+    """Return the column of a name; raise InputError with the closest names if there is none."""
     if not isinstance(name, str) or name not in columns:
         close = get_close_matches(str(name), columns, n=3) or list(columns)
         raise InputError(f"there is no column {name!r}", hint=", ".join(close))
@@ -75,12 +83,13 @@ def column_of(columns: Mapping[str, TableColumn], name: Any) -> TableColumn:
 
 
 def number_of(text: str) -> float | None:
-    """The number that a text writes in digits with a decimal point; None if it is not a number."""
+    """Return the number that a text writes in digits with a decimal point; None if it is not a number."""
     match = re.fullmatch(_NUMBER, text.strip(), re.ASCII)
     return float(match[0]) if match else None
 
 
-def _key(columns: Mapping[str, TableColumn], key: Any) -> tuple[TableColumn, bool]:
+def _read_key(columns: Mapping[str, TableColumn], key: Any) -> tuple[TableColumn, bool]:
+    """Read a key to sort by: its column, and whether the order is descending."""
     if isinstance(key, str):
         descending = key not in columns and key.startswith("-")
         return column_of(columns, key[1:] if descending else key), descending
@@ -89,7 +98,7 @@ def _key(columns: Mapping[str, TableColumn], key: Any) -> tuple[TableColumn, boo
     return column_of(columns, key[0]), key[1] == "desc"
 
 
-def _sorted(shown: Sequence[int], column: TableColumn, descending: bool) -> list[int]:
+def _sort(shown: Sequence[int], column: TableColumn, descending: bool) -> list[int]:
     values = column.order() if column.order else column.values()
     if column.kind == "text" and not column.order:
         values = [None if value is None else value.casefold() for value in values]
@@ -97,12 +106,12 @@ def _sorted(shown: Sequence[int], column: TableColumn, descending: bool) -> list
     return [*sorted(there, key=values.__getitem__, reverse=descending), *(i for i in shown if values[i] is None)]
 
 
-def _test(column: TableColumn, name: str, condition: Any) -> Callable[[int], bool]:
-    """Whether a row fits a condition."""
+def _make_test(column: TableColumn, name: str, condition: Any) -> Callable[[int], bool]:
+    """Make a function that tells whether a row fits a condition. name: the name of the column."""
     if column.kind == "number":
-        return _number_test(column, name, condition)
+        return _make_number_test(column, name, condition)
     if column.kind == "choice":
-        return _choice_test(column, name, condition)
+        return _make_choice_test(column, name, condition)
     if not isinstance(condition, str):
         raise InputError(f"{name}: {condition!r} is not a text to look for", hint=f'filter={{"{name}": "words"}}')
     if column.holding:
@@ -112,7 +121,7 @@ def _test(column: TableColumn, name: str, condition: Any) -> Callable[[int], boo
     return lambda i: values[i] is not None and part in values[i].casefold()
 
 
-def _number_test(column: TableColumn, name: str, condition: Any) -> Callable[[int], bool]:
+def _make_number_test(column: TableColumn, name: str, condition: Any) -> Callable[[int], bool]:
     words = " ".join(condition.split()) if isinstance(condition, str) else condition
     values = column.values()
     if words in ("empty", "not empty"):
@@ -129,7 +138,7 @@ def _number_test(column: TableColumn, name: str, condition: Any) -> Callable[[in
     raise InputError(f"{name}: {condition!r} is not a condition on a number", hint=hint)
 
 
-def _choice_test(column: TableColumn, name: str, condition: Any) -> Callable[[int], bool]:
+def _make_choice_test(column: TableColumn, name: str, condition: Any) -> Callable[[int], bool]:
     choices = [condition] if isinstance(condition, str) else condition
     values = [NONE if value is None else value for value in column.values()]
     known = column.choices or list(dict.fromkeys([*values, NONE]))

@@ -39,14 +39,14 @@ def data_frame(
     columns: list[str] | None = None,
     types: Mapping[str, Any] | None = None,
 ) -> "pd.DataFrame":
-    """A frame with escaped text.
+    """Make a frame with escaped text.
 
     Args:
         data: Columns by name, or rows.
         names: The values of the index.
         index: The name of the index.
         columns: The names of the columns, if `data` are rows.
-        types: Types by column, for columns of which pandas would infer another type if values are missing.
+        types: Types by column, where pandas would infer another type if values are missing.
     """
     import pandas as pd
 
@@ -64,17 +64,17 @@ def trajectory_frame(
     types: Mapping[str, str],
     more: Sequence[str] = (),
 ) -> "pd.DataFrame":
-    """A frame with one row per trajectory.
+    """Make a frame with one row per trajectory.
 
     Args:
         names: The names of the trajectories, for the index.
         rows: The columns of each trajectory, without the components.
         components: The reward components of each trajectory.
         prompt_rows: The row of each prompt; it becomes the columns `row.x`, after all others.
-        types: By column of the prompt rows, the original type of values that JSON stores as text.
+        types: The original types of values that JSON stores as text, by column of the prompt rows.
         more: Further columns, before those of the prompt rows.
     """
-    from rolloutlab.trajectories.frame import with_rows
+    from rolloutlab.trajectories.frame import add_row_columns
 
     parts = dict.fromkeys(part for each in components for part in each)
     rows = list(rows)
@@ -82,11 +82,11 @@ def trajectory_frame(
     columns = [*BEFORE, *parts, *AFTER, *further, *more]
     cells = [{**row, **each} for row, each in zip(rows, components, strict=True)]
     made = data_frame(cells, names, columns=columns, types={"reward": float, "advantage": float})
-    return with_rows(made, prompt_rows, types)
+    return add_row_columns(made, prompt_rows, types)
 
 
 _COUNTS = ("mean_reward", "scored", "trajectories", "prompt_tokens", "completion_tokens", "groups", "missing")
-"""A narrow terminal leaves out columns in the middle."""
+"""Columns of the table of collections. A narrow terminal leaves out columns in the middle."""
 
 
 def dollars(
@@ -95,10 +95,12 @@ def dollars(
     judged: Mapping[str, Tokens],
     recorded: Amount = 0,
 ) -> float | None:
-    """The cost of a collection in dollars; None if the price of a model is not known.
+    """Return the cost of a collection in dollars; None if the price of a model is not known.
 
     Sampling and each judge are priced by their own models.
 
+    collection: the collection. Its tokens include those of judges.
+    price_of: returns the price of a model.
     judged: the tokens of judges, by model. An older version did not store these apart; they then count as sampled.
     recorded: the cost of sampling in the lab's records. It is more than the cost of the tokens if the service reported
         none for some requests.
@@ -117,8 +119,8 @@ def dollars(
     return (sum(amounts) - amounts[0] + max(amounts[0], recorded)) / DOLLAR
 
 
-def matching_collections(collections: Sequence[CollectionSummary], pattern: str | None) -> list[CollectionSummary]:
-    """The collections whose name or label matches the pattern (`cap*`), in the order given.
+def match_collections(collections: Sequence[CollectionSummary], pattern: str | None) -> list[CollectionSummary]:
+    """Select the collections whose name or label matches the pattern (`cap*`), in the order given.
 
     Raises:
         InputError: the pattern is not a text.
@@ -140,18 +142,26 @@ def catalogue(
     hidden: int = 0,
     pattern: str | None = None,
 ) -> "pd.DataFrame":
-    """A frame with one row per generation, in the order given. It is shown with one line per name.
+    """Make a frame with one row per generation, in the order given. It is shown with one line per name.
 
-    Its columns: mean_reward, scored, trajectories, prompt_tokens and completion_tokens (of sampling and judging),
-    groups, missing (planned trajectories that are not sampled yet), trains (groups whose rewards differ), cut_off
-    (answers), sampled_from, cost in dollars if any price is known, and created (UTC).
+    Its columns:
+
+    - `mean_reward`, `scored`, `trajectories`
+    - `prompt_tokens`, `completion_tokens`: of sampling and judging
+    - `groups`
+    - `missing`: planned trajectories that are not sampled yet
+    - `trains`: groups whose rewards differ
+    - `cut_off`: answers that were cut off
+    - `sampled_from`
+    - `cost ($)`, if any price is known
+    - `created (UTC)`
 
     Args:
         listed: The generations.
         price_of: Returns the price of a model.
-        judged: By collection id, the tokens of judges by model.
-        recorded: By collection id, the recorded cost of sampling.
-        results: By collection id, the results.
+        judged: The tokens of judges by model, by collection id.
+        recorded: The recorded cost of sampling, by collection id.
+        results: The results, by collection id.
         hidden: The number of collections of comparisons that are left out.
         pattern: The pattern that the names match.
     """
@@ -166,7 +176,7 @@ def catalogue(
     columns["sampled_from"] = [sampled_from(each, result) for each, result in zip(listed, of_each, strict=True)]
     if any(dollars is not None for dollars in costs):
         columns["cost ($)"] = costs
-    columns["created (UTC)"] = [minute(each.created_at) for each in listed]
+    columns["created (UTC)"] = [format_minute(each.created_at) for each in listed]
     frame = data_frame(columns, [each.label for each in listed], "collection")
     of_id = {each.id: cost for each, cost in zip(listed, costs, strict=True)}
     shown = collection_listing(listed, results, of_id, here_and_now(), hidden=hidden, pattern=pattern)
@@ -174,7 +184,7 @@ def catalogue(
 
 
 def reward_history(rewards: Rewards, scorings: Sequence[StoredScoring], collection: StoredCollection) -> "pd.DataFrame":
-    """A frame with one row per changed reward, newest first, indexed by the number of the change.
+    """Make a frame with one row per changed reward, newest first, indexed by the number of the change.
 
     Its columns: trajectory, when (UTC, whole seconds), who, source, old, new, note, by (the functions, or the judge's
     model) and code (the source text of the functions, or the rubric).
@@ -194,10 +204,10 @@ def reward_history(rewards: Rewards, scorings: Sequence[StoredScoring], collecti
 
 
 def here_and_now() -> datetime:
-    """The time on the clock of this machine."""
+    """Return the time on the clock of this machine, with its time zone."""
     return datetime.now().astimezone()
 
 
-def minute(time: str) -> str:
-    """A time for tables, in UTC to the minute: `2026-01-31 12:00`."""
+def format_minute(time: str) -> str:
+    """Format a time for tables, in UTC to the minute: `2026-01-31 12:00`."""
     return f"{moment(time).astimezone(UTC):%Y-%m-%d %H:%M}"

@@ -27,8 +27,9 @@ _MENDED = {
     Reason.NO_TURN_ADVANTAGE,
     Reason.TRUNCATED,
 }
-"""The reasons for which a group has nothing to learn that further completions can change."""
+"""The reasons for a group to have nothing to learn that further completions can change."""
 _NAMED = 3
+"""The most groups that a line names."""
 _MOST = 10_000
 """The largest factor, far above what anyone would pay for."""
 
@@ -39,7 +40,7 @@ class _Standing:
 
     groups: all groups.
     plan: the settings that they were sampled with.
-    dead: by position, the reasons of groups that have nothing to learn now, but may have after further completions.
+    dead: the reasons of groups that have nothing to learn now, but may have after further completions, by position.
     waiting: the positions of groups with completions that are not scored yet.
     unscored: the number of these completions.
     scored: the number of trajectories with a reward.
@@ -63,7 +64,7 @@ class _Standing:
         return sum(trajectory.tokens for group in self.groups for trajectory in group.trajectories)
 
     def sizes(self, factor: float) -> dict[int, int]:
-        """How many completions each dead group is to have next: `n` more, up to `factor` times `n`."""
+        """Return the next number of completions of each dead group: `n` more, up to `factor` times `n`."""
         sizes = {place: min(self.plan.size_of(place) + self.plan.n, most(factor, self.plan.n)) for place in self.dead}
         return {place: size for place, size in sizes.items() if size > self.plan.size_of(place)}
 
@@ -73,7 +74,7 @@ class _Standing:
 
 
 def check_factor(factor: Any, n: int | None = None) -> None:
-    """InputError unless the factor is a number that makes a group of `n` completions larger."""
+    """Raise InputError unless the factor is a number that makes a group of `n` completions larger."""
     is_number = isinstance(factor, int | float) and not isinstance(factor, bool) and factor <= _MOST
     if not is_number or factor <= 1:
         what = f"a factor of the first sampling is a number above 1, up to {_MOST:,}, not {factor!r}"
@@ -85,12 +86,12 @@ def check_factor(factor: Any, n: int | None = None) -> None:
 
 
 def most(factor: float, n: int) -> int:
-    """The most completions of a group."""
+    """Return the most completions that a group of `n` may grow to."""
     return math.floor(factor * n + 1e-9)  # 1.1 * 10 is 11.000000000000002, and 1.15 * 20 is 22.999999999999996
 
 
 def check_top_up(stored: StoredCollection, factor: Any) -> None:
-    """InputError unless further completions can be sampled for a collection, and may differ from those it has."""
+    """Raise InputError unless further completions can be sampled for a collection, and may differ from its own."""
     label, plan = stored.label, stored.plan
     if not plan:
         raise InputError(f"{label} was not sampled here: it cannot be topped up", hint=f"%%chat {stored.name}")
@@ -111,7 +112,7 @@ def check_top_up(stored: StoredCollection, factor: Any) -> None:
 
 
 def top_up_cell(stored: StoredCollection) -> str:
-    """The cell that tops up a collection; empty if that is not possible, or was done already.
+    """Return the cell that tops up a collection; empty if that is not possible, or was done already.
 
     It is also empty if the cell would have to name an environment, functions or a program, because the lab does not
     store how a notebook calls these.
@@ -147,13 +148,13 @@ def top_up_groups(
         factor: The largest size of a group, as a multiple of its first size.
         options: The options of a job, which decide what trains.
         sample: Called with the new sizes of some groups; samples what the collection then lacks.
-        score: Scores what has no reward. If nothing here can, it returns what to type, else an empty text.
-        say: Gets lines about what is sampled and with what result.
+        score: Scores what has no reward. If nothing here can score it, returns what to type, else an empty text.
+        say: Called with lines about what is sampled, and with what result.
 
     Raises:
         InputError: nothing of the collection is scored.
     """
-    look = partial(_standing, lab, stored, options)
+    look = partial(_read_standing, lab, stored, options)
     if missing := lab.collection(f"{stored.name}:{stored.generation}").missing:
         say(f"first, {count(missing, 'completion')} that {stored.label} lacks")
         sample({})
@@ -166,7 +167,7 @@ def top_up_groups(
     dead, sampled = now.dead, False
     while not (sampled and to_score) and (sizes := now.sizes(factor)):
         more = sum(sizes.values()) - sum(now.plan.size_of(place) for place in sizes)
-        say(f"{_of(now, now.dead)}: {count(more, 'completion')} more for {_places(now, sizes)}")
+        say(f"{_describe_dead(now, now.dead)}: {count(more, 'completion')} more for {_name_places(now, sizes)}")
         sample(sizes)
         sampled, to_score, now = True, score(), look()
     for line in _report(begun, now, dead, stored.label, to_score):
@@ -174,16 +175,17 @@ def top_up_groups(
 
 
 def plan_first_sizes(lab: Lab, stored: StoredCollection, factor: float) -> dict[int, int]:
-    """The new sizes, by position, of the groups that the first round of a top-up would sample for.
+    """Return the sizes that the first round of a top-up would give to groups, by position.
 
     Empty if an earlier sampling was interrupted, because a top-up begins with the rest of that.
 
     Raises:
-        InputError: some completions have no reward yet. The top-up would score them first; its sizes depend on it.
+        InputError: some completions have no reward yet. The top-up would score them first, and the sizes depend on
+            these rewards.
     """
     if lab.collection(f"{stored.name}:{stored.generation}").missing:
         return {}
-    now, last = _standing(lab, stored, Options()), lab.scorings.last(stored)
+    now, last = _read_standing(lab, stored, Options()), lab.scorings.last(stored)
     if now.waiting:
         by_hand, by_function = f"%rewards {stored.label}", f"%%reward {stored.label} --resume"
         hint = f"%%reward {stored.label}" if last is None else by_function if last.source == "function" else by_hand
@@ -194,19 +196,19 @@ def plan_first_sizes(lab: Lab, stored: StoredCollection, factor: float) -> dict[
 
 def can_top_up(lab: Lab, stored: StoredCollection, factor: float, options: Options) -> bool:
     """Whether a top-up would sample further completions for some group that has nothing to learn."""
-    return bool(_standing(lab, stored, options).sizes(factor))
+    return bool(_read_standing(lab, stored, options).sizes(factor))
 
 
-def unscored_in(lab: Lab, stored: StoredCollection) -> int:
-    """The number of completions of a collection that have yet to be scored. Those that a function failed on do not."""
-    waits = _waits(lab, stored, SamplingConfig.model_validate(stored.plan))
+def count_unscored(lab: Lab, stored: StoredCollection) -> int:
+    """Count the completions of a collection that wait for a reward. Those that a function failed on do not count."""
+    waits = _make_waits(lab, stored, SamplingConfig.model_validate(stored.plan))
     return sum(map(waits, lab.outlines.of(stored)))
 
 
-def _standing(lab: Lab, stored: StoredCollection, options: Options) -> _Standing:
+def _read_standing(lab: Lab, stored: StoredCollection, options: Options) -> _Standing:
     stored = lab.by_id(stored.id)
     plan, groups = SamplingConfig.model_validate(stored.plan), lab.groups(stored)
-    waits = _waits(lab, stored, plan)
+    waits = _make_waits(lab, stored, plan)
     waiting = [place for place, group in enumerate(groups) if any(map(waits, group.trajectories))]
     shares = preflight(members_of(groups), options).shares
     untrained = {place: share for place, share in enumerate(shares) if share and _reason_of(share)}
@@ -217,10 +219,10 @@ def _standing(lab: Lab, stored: StoredCollection, options: Options) -> _Standing
     return _Standing(groups, plan, dead, waiting, unscored, scored, len(reasons) - len(dead))
 
 
-def _waits(
+def _make_waits(
     lab: Lab, stored: StoredCollection, plan: SamplingConfig
 ) -> Callable[[StoredTrajectory | TrajectorySummary], bool]:
-    """Make a function that tells whether a trajectory has yet to be scored.
+    """Make a function that tells whether a trajectory waits for a reward.
 
     If functions score a collection, a reward that only the environment or the program gave does not count as scored.
     """
@@ -239,9 +241,10 @@ def _waits(
 
 
 def _reason_of(share: Sequence[TokenWeight]) -> Reason | None:
-    """Why a group does not train; None if it trains.
+    """Return why a group does not train; None if it trains.
 
-    It is the most frequent reason of its members. Reasons that no further completion can change come first.
+    It is the most frequent reason of the group's trajectories. Reasons that no further completion can change come
+    first.
     """
     if any(each.reason is None for each in share):
         return None
@@ -250,20 +253,28 @@ def _reason_of(share: Sequence[TokenWeight]) -> Reason | None:
     return (others or reasons).most_common(1)[0][0]
 
 
-def _of(standing: _Standing, dead: Mapping[int, Reason]) -> str:
-    """`5 of 16 groups have nothing to learn (3 all fail, 2 all pass)`."""
+def _describe_dead(standing: _Standing, dead: Mapping[int, Reason]) -> str:
+    """Say how many groups are dead, and why: `5 of 16 groups have nothing to learn (3 all fail, 2 all pass)`."""
     reasons = ", ".join(f"{n:,} {WHY_NOT[reason]}" for reason, n in Counter(dead.values()).most_common())
     have = "has" if len(dead) == 1 else "have"
     return f"{len(dead):,} of {count(len(standing.groups), 'group')} {have} nothing to learn ({reasons})"
 
 
-def _places(standing: _Standing, sizes: Mapping[int, int]) -> str:
+def _name_places(standing: _Standing, sizes: Mapping[int, int]) -> str:
     some = standing.dead.keys() - sizes.keys()
     return f"{len(sizes):,} of them" if some else "it" if len(sizes) == 1 else "them"
 
 
 def _report(begun: _Standing, now: _Standing, dead: Mapping[int, Reason], label: str, to_score: str) -> list[str]:
-    """Lines about what a top-up cost, which groups train now, and what is left to do."""
+    """Describe in lines what a top-up cost, which groups train now, and what remains to be done.
+
+    Args:
+        begun: The state before the top-up.
+        now: The state after it.
+        dead: The groups that were dead once everything was scored, before the first round.
+        label: The label of the collection.
+        to_score: What to type to score the rest; empty if everything can be scored here.
+    """
     lines = []
     if more := now.completions - begun.completions:
         cost = f"{count(more, 'completion')} ({count(now.tokens - begun.tokens, 'token')})"
@@ -278,8 +289,10 @@ def _report(begun: _Standing, now: _Standing, dead: Mapping[int, Reason], label:
         again = now.plan.cell_again(label, "--top-up")
         lines.append(f"{have} -> {to_score or f'%%reward {label} --resume'}, then {again} again")
     if now.dead:
-        what = f"{_of(now, now.dead)}: {now.names([*now.dead])}"
-        times = min(now.plan.size_of(place) for place in now.dead) / now.plan.n  # or more than asked for
+        what = f"{_describe_dead(now, now.dead)}: {now.names([*now.dead])}"
+        times = (
+            min(now.plan.size_of(place) for place in now.dead) / now.plan.n
+        )  # an earlier factor may have been larger
         further = now.plan.cell_again(label, f"--top-up {2 * times:.3g}")
         lines.append(f"{what}, with {times:.3g} times as many completions as at first -> {further}, or other rows")
     elif not (more or now.waiting or now.other):

@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from rolloutlab.errors import InputError, NotFoundError
-from rolloutlab.trajectories.files.jsonl import documents, replacing, write_lines
+from rolloutlab.trajectories.files.jsonl import read_documents, replace_file, write_lines
 
 LINES = b'{"a": 1}\n\n{"a": "\xe2\x80\xa8"}\r\n'
 FOUND = [("f.jsonl, line 1", {"a": 1}), ("f.jsonl, line 3", {"a": "\u2028"})]
@@ -22,16 +22,16 @@ def written(tmp_path):
 
 @pytest.mark.parametrize("content", [LINES, b"\xef\xbb\xbf" + LINES, gzip.compress(LINES, mtime=0), LINES.rstrip()])
 def test_lines_are_found_with_their_numbers_however_they_are_packed(written, content):
-    assert list(documents(written(content))) == FOUND
+    assert list(read_documents(written(content))) == FOUND
 
 
 @pytest.mark.parametrize("content", [b'[{"a": 1}, 2]', gzip.compress(b'\n[{"a": 1},\n 2]', mtime=0)])
 def test_a_json_file_is_read_whole(written, content):
-    assert list(documents(written(content, "f.json"))) == [("f.json, item 1", {"a": 1}), ("f.json, item 2", 2)]
+    assert list(read_documents(written(content, "f.json"))) == [("f.json, item 1", {"a": 1}), ("f.json, item 2", 2)]
 
 
 def test_a_json_file_may_hold_one_value(written):
-    assert list(documents(written(b'{\n"a": 1}', "f.json"))) == [("f.json, item 1", {"a": 1})]
+    assert list(read_documents(written(b'{\n"a": 1}', "f.json"))) == [("f.json, item 1", {"a": 1})]
 
 
 @pytest.mark.parametrize(
@@ -54,16 +54,16 @@ def test_a_json_file_may_hold_one_value(written):
 )
 def test_a_file_that_cannot_be_read_says_why_and_where(written, content, text):
     with pytest.raises(InputError) as error:
-        list(documents(written(content)))
+        list(read_documents(written(content)))
     assert text in error.value.message
     assert error.value.hint
 
 
 def test_a_file_that_is_not_there_and_a_folder_are_told_apart(tmp_path):
     with pytest.raises(NotFoundError, match="there is no file"):
-        list(documents(tmp_path / "nothing.jsonl"))
+        list(read_documents(tmp_path / "nothing.jsonl"))
     with pytest.raises(InputError, match="is a folder"):
-        list(documents(tmp_path))
+        list(read_documents(tmp_path))
 
 
 @pytest.mark.parametrize("gzipped", [False, True])
@@ -71,7 +71,7 @@ def test_the_same_lines_always_give_the_same_bytes(tmp_path, gzipped):
     for name in ("a", "b"):
         write_lines(tmp_path / name, ['{"a":"é"}'], gzipped=gzipped)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    assert list(documents(tmp_path / "a")) == [("a, line 1", {"a": "é"})]
+    assert list(read_documents(tmp_path / "a")) == [("a, line 1", {"a": "é"})]
 
 
 def test_a_file_is_replaced_only_when_asked_for_and_only_when_all_went_well(tmp_path):
@@ -85,7 +85,7 @@ def test_a_file_is_replaced_only_when_asked_for_and_only_when_all_went_well(tmp_
             raise KeyboardInterrupt
 
     def write(text, *, overwrite):
-        with replacing(path, overwrite=overwrite) as draft:
+        with replace_file(path, overwrite=overwrite) as draft:
             write_lines(draft, text, gzipped=False)
 
     with pytest.raises(InputError, match="is there already"):
@@ -100,6 +100,6 @@ def test_a_file_is_replaced_only_when_asked_for_and_only_when_all_went_well(tmp_
 def test_a_folder_that_is_not_there_is_an_error_of_ours(tmp_path):
     with (
         pytest.raises(InputError, match="cannot be written: No such file"),
-        replacing(tmp_path / "no" / "f", overwrite=False) as draft,
+        replace_file(tmp_path / "no" / "f", overwrite=False) as draft,
     ):
         write_lines(draft, [], gzipped=False)

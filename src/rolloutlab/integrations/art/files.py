@@ -13,8 +13,8 @@ from rolloutlab.api.wire import trajectories as wire
 from rolloutlab.api.wire.base import Wire
 from rolloutlab.api.wire.chat import MessageOrChoice
 from rolloutlab.store.models import Group, Recorded, StoredCollection
-from rolloutlab.trajectories.files.columns import FURTHER, checked, needed, prompt_length
-from rolloutlab.trajectories.files.jsonl import Document, dumped, write_lines
+from rolloutlab.trajectories.files.columns import FURTHER, prompt_length, raise_without_name, validate
+from rolloutlab.trajectories.files.jsonl import Document, dump_line, write_lines
 
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -36,16 +36,16 @@ def matches(document: Any) -> bool:
 
 def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]], *, gzipped: bool, array: bool = False) -> None:
     """Write groups, one per line; `array` makes the file one JSON array of them."""
-    lines = (dumped(_group(group)) for _, group in groups)
+    lines = (dump_line(_group(group)) for _, group in groups)
     write_lines(path, _in_array(lines) if array else lines, gzipped=gzipped)
 
 
 def read(documents: Iterable[Document], name: str | None) -> Iterator[Recorded]:
     """The trajectories of groups for the collection `name`; InputError with the place of a wrong one."""
     for number, (place, value) in enumerate(documents):
-        group = checked(ArtGroup, value, place)
+        group = validate(ArtGroup, value, place)
         parsed = [
-            checked(wire.Trajectory, _renamed(raw), f"{place}: trajectories.{i}")
+            validate(wire.Trajectory, _renamed(raw), f"{place}: trajectories.{i}")
             for i, raw in enumerate(group.trajectories)
         ]
         prompts = [each.messages_and_choices[: prompt_length(each.messages_and_choices)] for each in parsed]
@@ -54,7 +54,7 @@ def read(documents: Iterable[Document], name: str | None) -> Iterator[Recorded]:
         for raw, trajectory in zip(group.trajectories, parsed, strict=True):
             yield Recorded(
                 place,
-                name or needed(place),
+                name or raise_without_name(place),
                 f"group {number}",
                 shared,  # type: ignore[arg-type]  # no Choice comes before the first Choice
                 trajectory.messages_and_choices[len(shared) :],

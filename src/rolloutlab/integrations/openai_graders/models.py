@@ -10,7 +10,7 @@ from rolloutlab.integrations.openai_graders.templates import Template
 from rolloutlab.scoring.ask import Ask
 from rolloutlab.store.models import StoredTrajectory
 from rolloutlab.store.rewards import finite
-from rolloutlab.trajectories.json_objects import json_objects
+from rolloutlab.trajectories.json_objects import find_json_objects
 
 TRIES = 3
 """Answers after which a model counts as unusable."""
@@ -121,7 +121,7 @@ def _answered(
 def _only(answer: str, key: str) -> Any:
     """The value of that key in the one JSON object that has it, or the answer itself where it is JSON but no object."""
     answer = answer.rpartition("</think>")[2]
-    having = [value for value in json_objects(answer) if key in value]
+    having = [value for value in find_json_objects(answer) if key in value]
     if len(having) == 1:
         return having[0][key]
     if having:

@@ -9,23 +9,26 @@ FORMATS = ("jsonl", "parquet", "openai")
 """The formats of this package. Plug-ins add others."""
 
 
-def readable() -> list[str]:
-    """The formats that `%import` reads."""
-    from rolloutlab.plugins import READERS, load_all  # `%load_ext` does not wait for it
+def readable_formats() -> list[str]:
+    """List the formats that `%import` reads."""
+    from rolloutlab.plugins import READERS, load_all  # imported late, so that `%load_ext` does not wait for it
 
     return [*FORMATS, *(name for name, _ in load_all(READERS))]
 
 
-def writable() -> list[str]:
-    """The formats that `%export` writes. A CSV is for labelling in a spreadsheet: only its rewards are read back."""
+def writable_formats() -> list[str]:
+    """List the formats that `%export` writes.
+
+    A CSV is for labelling in a spreadsheet: only its rewards are read back.
+    """
     from rolloutlab.plugins import READERS, load_all
 
     return [*FORMATS, *(name for name, plugin in load_all(READERS) if hasattr(plugin, "write")), "csv"]
 
 
 def file_path(path: str | PathLike[str]) -> Path:
-    """The path with `~` replaced; InputError when it is not a path."""
-    from rolloutlab.fsutil import path_of  # with filelock, which `%load_ext` does not wait for
+    """Return a path with `~` replaced; raise InputError if it is not a path."""
+    from rolloutlab.fsutil import path_of  # imports filelock, which `%load_ext` does not wait for
 
     if not isinstance(path, str | PathLike):
         raise InputError(f"a {type(path).__name__} is not a file path", hint="'capitals.jsonl'")

@@ -1,4 +1,4 @@
-"""Columns of rolloutlab's JSONL and Parquet files: a stored trajectory to named columns and back, without loss.
+"""Columns of rolloutlab's JSONL and Parquet files: stored trajectories as named columns, and back, without loss.
 
 The columns are the properties of the specification's Trajectory, its place in the lab, and its sampling settings.
 Other properties are in `extra`.
@@ -18,7 +18,7 @@ from rolloutlab.api.wire.chat import Choice, MessageOrChoice
 from rolloutlab.api.wire.errors import locate
 from rolloutlab.errors import InputError
 from rolloutlab.store.models import Group, Recorded, StoredCollection, StoredTrajectory
-from rolloutlab.trajectories.files.jsonl import Document, dumped, write_lines
+from rolloutlab.trajectories.files.jsonl import Document, dump_line, write_lines
 
 W = TypeVar("W", bound=Wire)
 
@@ -56,7 +56,7 @@ class Line(wire.Trajectory):
 
 
 def to_columns(collection: StoredCollection, group: Group, trajectory: StoredTrajectory) -> dict[str, Any]:
-    """The columns of a trajectory, JSON-ready. `prompt` counts the messages that its group shares."""
+    """Convert a trajectory to columns of JSON. `prompt` is the number of messages that its group shares."""
     further = {name: trajectory.extra[name] for name in FURTHER if name in trajectory.extra}
     unknown = {name: value for name, value in trajectory.extra.items() if name not in FURTHER}
     return {
@@ -80,37 +80,42 @@ def to_columns(collection: StoredCollection, group: Group, trajectory: StoredTra
 
 
 def from_columns(place: str, columns: Any, name: str | None) -> Recorded:
-    """The trajectory of some columns, for the collection `name` or the one they name; InputError with the place."""
-    line = checked(Line, columns, place)
+    """Read a trajectory from its columns; raise InputError with the place if one is wrong.
+
+    place: where it is in the file. columns: its columns. name: its collection; by default the one that it names.
+    """
+    line = validate(Line, columns, place)
     items = line.messages_and_choices
     prompt = prompt_length(items) if line.prompt is None else line.prompt
     if prompt > len(items) or any(isinstance(item, Choice) for item in items[:prompt]):
         raise InputError(f"{place}: prompt: {prompt} is more than its messages before a Choice", hint='"prompt": 1')
-    collection = name or line.collection or needed(place)
+    collection = name or line.collection or raise_without_name(place)
     places = line.group is not None and line.position is not None
     unknown = line.model_extra or {}
     return Recorded(
         place,
         collection,
-        (line.group or 0) if places else shared_by(items[:prompt], line.group),
+        (line.group or 0) if places else group_key_of(items[:prompt], line.group),
         items[:prompt],  # type: ignore[arg-type]
         items[prompt:],
         None if name else line.generation,
         line.position if places else None,
-        _finite(place, "row", line.row),
+        _check_finite(place, "row", line.row),
         line.model,
         line.step,
-        _finite(place, "sampling", line.sampling),
+        _check_finite(place, "sampling", line.sampling),
         line.start_time,
         line.reward,
-        _finite(place, "components", columns.get("components") or {}),
+        _check_finite(place, "components", columns.get("components") or {}),
         line.source,
-        _finite(place, "extra", {**{key: columns[key] for key in FURTHER if key in columns}, **line.extra, **unknown}),
+        _check_finite(
+            place, "extra", {**{key: columns[key] for key in FURTHER if key in columns}, **line.extra, **unknown}
+        ),
     )
 
 
-def checked(kind: type[W], value: Any, place: str) -> W:
-    """The value as a `kind`; InputError with the path to what is wrong in it."""
+def validate(kind: type[W], value: Any, place: str) -> W:
+    """Parse a value as a `kind`; raise InputError with the path of the first part that is wrong."""
     try:
         return kind.model_validate(value)
     except ValidationError as error:
@@ -119,14 +124,17 @@ def checked(kind: type[W], value: Any, place: str) -> W:
         raise InputError(f"{place}: {path}: {first.msg}", hint="docs/exchange.md has the formats") from error
 
 
-def needed(place: str) -> str:
-    """Raises the InputError for a file without the name of its collection."""
+def raise_without_name(place: str) -> str:
+    """Raise the InputError for a file that does not name its collection. It never returns a text."""
     file = place.partition(",")[0]
     raise InputError(f"{file} does not name its collection", hint=f"%import {file} NAME")
 
 
 def prompt_length(items: list[MessageOrChoice], is_sampled: Callable[[MessageOrChoice], bool] | None = None) -> int:
-    """The number of messages before the first Choice; without a Choice, before the first assistant message."""
+    """Count the messages of the prompt: those before the first Choice, or else before the first assistant message.
+
+    is_sampled: tells which message is the policy's, instead of these two rules.
+    """
     choices: Callable[[MessageOrChoice], bool] = lambda item: isinstance(item, Choice)  # noqa: E731
     tests = [is_sampled] if is_sampled else [choices, lambda item: getattr(item, "role", "") == "assistant"]
     for test in tests:
@@ -135,12 +143,12 @@ def prompt_length(items: list[MessageOrChoice], is_sampled: Callable[[MessageOrC
     return len(items)
 
 
-def shared_by(prompt: list[MessageOrChoice], group: int | None = None) -> str:
-    """The key of a group: a hash of its prompt, and of its number where there is one."""
+def group_key_of(prompt: list[MessageOrChoice], group: int | None = None) -> str:
+    """Return the key of a group: a hash of its prompt, and of its number if it has one."""
     return sha256(json.dumps([group, [item.to_wire() for item in prompt]]).encode()).hexdigest()
 
 
-def _finite(place: str, column: str, value: Mapping[str, Any]) -> dict[str, Any]:
+def _check_finite(place: str, column: str, value: Mapping[str, Any]) -> dict[str, Any]:
     try:
         json.dumps(value, allow_nan=False)
     except ValueError as error:
@@ -151,11 +159,11 @@ def _finite(place: str, column: str, value: Mapping[str, Any]) -> dict[str, Any]
 def write_jsonl(path: Path, groups: Iterable[tuple[StoredCollection, Group]], *, gzipped: bool) -> None:
     """Write the trajectories of groups, a line each."""
     lines = (to_columns(collection, group, each) for collection, group in groups for each in group.trajectories)
-    write_lines(path, (dumped(line) for line in lines), gzipped=gzipped)
+    write_lines(path, (dump_line(line) for line in lines), gzipped=gzipped)
 
 
 def read_rows(documents: Iterable[Document], name: str | None) -> Iterator[Recorded]:
-    """The trajectories of lines, for the collections that the lines name, or for `name`.
+    """Read the trajectories of lines, for the collections that the lines name, or for `name`.
 
     Raises:
         InputError: a line is wrong; or `name` is given, and the lines name more than one collection.

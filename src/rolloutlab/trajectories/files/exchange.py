@@ -18,8 +18,16 @@ from rolloutlab.sampling.programs.results import join_results, read_results
 from rolloutlab.sampling.prompt import Row
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import CollectionSummary, Group, Recorded, StoredCollection, StoredTrajectory
-from rolloutlab.trajectories.files import columns, file_path, openai, parquet, readable, spreadsheet, writable
-from rolloutlab.trajectories.files.jsonl import Document, documents, replacing
+from rolloutlab.trajectories.files import (
+    columns,
+    file_path,
+    openai,
+    parquet,
+    readable_formats,
+    spreadsheet,
+    writable_formats,
+)
+from rolloutlab.trajectories.files.jsonl import Document, read_documents, replace_file
 from rolloutlab.trajectories.files.reader import FileWriter, Reader
 from rolloutlab.trajectories.logprobs import add_logprobs, ask_service
 
@@ -216,7 +224,7 @@ def export(
     if writer and not writer.writes_unscored:
         selection = replace(selection, scored=True)
     counted = _CountedGroups(lab, collections, selection, written)
-    with replacing(path, overwrite=overwrite) as draft:
+    with replace_file(path, overwrite=overwrite) as draft:
         _check_name(kind, path)
         if kind == "csv":
             spreadsheet.write(draft, counted, spreadsheet.columns_of(lab, collections))
@@ -237,14 +245,14 @@ def _format_of(path: Path) -> str:
         return "jsonl"
     if path.suffix == ".csv":
         return "csv"
-    hint = f"NAME.jsonl, NAME.parquet, NAME.csv, or --format {'|'.join(writable())}"
+    hint = f"NAME.jsonl, NAME.parquet, NAME.csv, or --format {'|'.join(writable_formats())}"
     raise InputError(f"{path.name} has no known format", hint=hint)
 
 
 def _check_name(kind: str, path: Path) -> None:
     """Raise InputError if the format is unknown, or the file is not named as one of it."""
-    if kind not in writable():
-        raise InputError(f"unknown format {kind!r}", hint=f"--format {'|'.join(writable())}")
+    if kind not in writable_formats():
+        raise InputError(f"unknown format {kind!r}", hint=f"--format {'|'.join(writable_formats())}")
     if any((kind == own) != (path.suffix == f".{own}") for own in ("parquet", "csv")):
         hint = f"{path.stem}.{kind if kind in {'parquet', 'csv'} else 'jsonl'}"
         raise InputError(f"{path.name} is not a file name for the format {kind}", hint=hint)
@@ -318,7 +326,7 @@ def import_file(
     if name:
         lab.check_name(name)
     dropped: list[Row] = []
-    values = parquet.documents(path, dropped) if path.suffix == ".parquet" else documents(path)
+    values = parquet.read_documents(path, dropped) if path.suffix == ".parquet" else read_documents(path)
     with lab.draft() as draft:
         draft.add(_count_read(_read_recorded(values, name, kind), on_progress))
         labels = draft.publish()
@@ -339,8 +347,8 @@ def _read_recorded(values: Iterator[Document], name: str | None, kind: str | Non
     """Read trajectories with the reader of their format; None recognises it by the first line."""
     for first in values:  # once: the reader takes all that follow
         kind = kind or _kind_of(first[1])
-        if kind not in readable():
-            raise InputError(f"unknown format {kind!r}", hint=f"--format {'|'.join(readable())}")
+        if kind not in readable_formats():
+            raise InputError(f"unknown format {kind!r}", hint=f"--format {'|'.join(readable_formats())}")
         read = _OWN_READERS[kind] if kind in _OWN_READERS else plugins.load(READERS, kind).read
         yield from read(chain([first], values), name)
 

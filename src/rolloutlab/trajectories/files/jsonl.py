@@ -1,4 +1,4 @@
-"""JSON Lines and JSON files, plain or gzipped: values with their line; writes replace the target."""
+"""JSON Lines and JSON files, plain or gzipped: values are read with their places, and writes replace the target."""
 
 import gzip
 import json
@@ -21,10 +21,10 @@ _MAX_BYTES = 128 << 20
 """The most bytes of a line or of a whole JSON document, unpacked: a small gzip file may hold a thousand times more."""
 
 
-def documents(path: Path) -> Iterator[Document]:
-    """The JSON values of a file, each with its place.
+def read_documents(path: Path) -> Iterator[Document]:
+    """Read the JSON values of a file, each with its place.
 
-    They are the lines of the file. Of a `.json` file they are the items of its array, or its only value.
+    They are the lines of the file; in a `.json` file, the items of its array, or its only value.
 
     Raises:
         NotFoundError: there is no such file. InputError: it is empty, not UTF-8, not JSON, or too large to be read; the
@@ -32,19 +32,19 @@ def documents(path: Path) -> Iterator[Document]:
     """
     whole = path.name.removesuffix(".gz").endswith(".json")
     count = 0
-    for count, document in enumerate(_whole(path) if whole else _lines(path), start=1):  # noqa: B007 - used after it
+    for count, document in enumerate(_read_whole(path) if whole else _read_lines(path), start=1):  # noqa: B007 - used after it
         yield document
     if not count:
         raise InputError(f"{path.name} is empty", hint="%export NAME FILE writes one")
 
 
-def dumped(value: object) -> str:
-    """The value as a line of JSON."""
+def dump_line(value: object) -> str:
+    """Write a value as a line of JSON."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def write_lines(path: Path, lines: Iterable[str], *, gzipped: bool) -> None:
-    """Write lines of text as UTF-8; the same lines always give the same bytes."""
+    """Write lines of text as UTF-8. The same lines always give the same bytes, also gzipped."""
     with path.open("wb") as raw:
         file = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if gzipped else raw
         for line in lines:
@@ -54,8 +54,8 @@ def write_lines(path: Path, lines: Iterable[str], *, gzipped: bool) -> None:
 
 
 @contextmanager
-def replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
-    """A context with a temporary path. On success the file is moved to `path`; after an error it is removed.
+def replace_file(path: Path, *, overwrite: bool) -> Iterator[Path]:
+    """Run a block with a temporary path. On success the file is moved to `path`; after an error it is removed.
 
     Raises:
         InputError: `path` exists and `overwrite` is false, or it cannot be written.
@@ -73,32 +73,32 @@ def replacing(path: Path, *, overwrite: bool) -> Iterator[Path]:
             draft.unlink(missing_ok=True)
 
 
-def _whole(path: Path) -> Iterator[Document]:
+def _read_whole(path: Path) -> Iterator[Document]:
     with open_data_file(path) as file:
-        text = _bounded(file.read(_MAX_BYTES + 1), path.name)
+        text = _check_size(file.read(_MAX_BYTES + 1), path.name)
     if text.strip():
-        value = _parsed(text, path.name)
+        value = _parse(text, path.name)
         for number, item in enumerate(value if isinstance(value, list) else [value], start=1):
             yield f"{path.name}, item {number}", item
 
 
-def _lines(path: Path) -> Iterator[Document]:
+def _read_lines(path: Path) -> Iterator[Document]:
     with open_data_file(path) as file:
         lines = iter(lambda: file.readline(_MAX_BYTES + 1), b"")
         for number, line in enumerate(lines, start=1):
             place = f"{path.name}, line {number}"
-            if _bounded(line, place).strip():
-                yield place, _parsed(line, place)
+            if _check_size(line, place).strip():
+                yield place, _parse(line, place)
 
 
-def _bounded(text: bytes, place: str) -> bytes:
+def _check_size(text: bytes, place: str) -> bytes:
     if len(text) > _MAX_BYTES:
         hint = "JSON lines, a trajectory or a group in each"
         raise InputError(f"{place}: more than {_MAX_BYTES >> 20} MiB in one piece", hint=hint)
     return text
 
 
-def _parsed(text: bytes, place: str) -> Any:
+def _parse(text: bytes, place: str) -> Any:
     if why := too_large(text):
         raise InputError(f"{place}: {why}", hint="JSON lines, a trajectory or a group in each")
     hint = "a file of JSON lines, .jsonl or .jsonl.gz"
@@ -109,15 +109,15 @@ def _parsed(text: bytes, place: str) -> Any:
         except ValueError:
             if "NaN" not in decoded:
                 raise
-            # once more through the strict parser, which also refuses half of a surrogate pair
-            return from_json(json.dumps(json.loads(decoded, parse_constant=_constant)), allow_inf_nan=False)
+            # Python's parser reads NaN but also a lone surrogate: the strict parser reads its result once more
+            return from_json(json.dumps(json.loads(decoded, parse_constant=_parse_constant)), allow_inf_nan=False)
     except UnicodeDecodeError as error:
         raise InputError(f"{place}: not UTF-8", hint=hint) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{place}: not JSON: {error}", hint=hint) from error
 
 
-def _constant(name: str) -> None:
-    """None for NaN, which Python and pandas write for a missing number; ValueError for an infinite one."""
+def _parse_constant(name: str) -> None:
+    """Read NaN, which Python and pandas write for a missing number, as None; raise ValueError for an infinite one."""
     if name != "NaN":
         raise ValueError(f"{name} is no number")

@@ -17,8 +17,8 @@ from rolloutlab.api.wire.fine_tuning import is_context
 from rolloutlab.api.wire.reasoning import FIELDS
 from rolloutlab.sampling.conversation import tools_of
 from rolloutlab.store.models import Group, Recorded, StoredCollection, StoredTrajectory
-from rolloutlab.trajectories.files.columns import checked, needed, prompt_length, shared_by
-from rolloutlab.trajectories.files.jsonl import Document, dumped, write_lines
+from rolloutlab.trajectories.files.columns import group_key_of, prompt_length, raise_without_name, validate
+from rolloutlab.trajectories.files.jsonl import Document, dump_line, write_lines
 
 _ASSISTANT_FIELDS = ("role", "content", "refusal", "name", "tool_calls", "function_call", "weight", *FIELDS)
 
@@ -33,14 +33,14 @@ class Example(Wire):
 
 def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]], *, gzipped: bool) -> None:
     """Write the conversations of groups, with reasoning. The format cannot hold logprobs, rewards and rows."""
-    lines = (dumped(_example(group, each)) for _, group in groups for each in group.trajectories)
+    lines = (dump_line(_make_example(group, each)) for _, group in groups for each in group.trajectories)
     write_lines(path, lines, gzipped=gzipped)
 
 
 def read(documents: Iterable[Document], name: str | None) -> Iterator[Recorded]:
-    """The conversations of lines for the collection `name`; InputError with the place of a wrong one."""
+    """Read the conversations of lines for the collection `name`; raise InputError with the place of a wrong line."""
     for place, value in documents:
-        example = checked(Example, value, place)
+        example = validate(Example, value, place)
         items: list[MessageOrChoice] = list(example.messages)
         prompt = prompt_length(items, _is_sampled)
         row = dict(example.model_extra or {})
@@ -48,8 +48,8 @@ def read(documents: Iterable[Document], name: str | None) -> Iterator[Recorded]:
         tools = {"tools": tools_of(value["tools"])} if example.tools else {}
         yield Recorded(
             place,
-            name or needed(place),
-            shared_by(items[:prompt]),
+            name or raise_without_name(place),
+            group_key_of(items[:prompt]),
             example.messages[:prompt],
             items[prompt:],
             row=row,
@@ -62,16 +62,16 @@ def _is_sampled(item: MessageOrChoice) -> bool:
     return isinstance(item, AssistantMessage) and not is_context(item)
 
 
-def _example(group: Group, trajectory: StoredTrajectory) -> dict[str, Any]:
-    messages = [_message(item, given=i < len(group.prompt)) for i, item in enumerate(trajectory.items)]
+def _make_example(group: Group, trajectory: StoredTrajectory) -> dict[str, Any]:
+    messages = [_make_message(item, given=i < len(group.prompt)) for i, item in enumerate(trajectory.items)]
     while len(messages) > len(group.prompt) and messages[-1]["role"] != "assistant":
-        messages.pop()  # the last observation of an environment: OpenAI refuses examples that end with it
+        messages.pop()  # the last observation of an environment: OpenAI refuses examples that end with one
     tools = trajectory.extra.get("tools")
     return {"messages": messages, **({"tools": tools} if tools else {})}
 
 
-def _message(item: MessageOrChoice, *, given: bool) -> Mapping[str, Any]:
-    """The message in this format. An assistant message that is context, such as one of the prompt, has weight 0."""
+def _make_message(item: MessageOrChoice, *, given: bool) -> Mapping[str, Any]:
+    """Convert a message to this format. An assistant message that is context, as in the prompt, gets weight 0."""
     message = (item.message if isinstance(item, Choice) else item).to_wire()
     if message["role"] != "assistant":
         return message

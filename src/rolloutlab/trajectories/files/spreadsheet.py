@@ -15,10 +15,11 @@ from rolloutlab.store.models import Group, StoredCollection, StoredTrajectory
 from rolloutlab.trajectories.table_query import number_of
 
 _FORMULA = tuple("=+-@\t\r\uff1d\uff0b\uff0d\uff20")
+"""Characters that begin a formula, also in their full-width forms."""
 
 
 class SpreadsheetColumns(NamedTuple):
-    """The columns of a file that differ between collections: components of rewards, columns of rows, and reasoning."""
+    """The columns that differ between files: the components of rewards, the columns of rows, and reasoning."""
 
     components: Sequence[str]
     rows: Sequence[str]
@@ -26,7 +27,7 @@ class SpreadsheetColumns(NamedTuple):
 
 
 def columns_of(lab: Lab, collections: Sequence[StoredCollection]) -> SpreadsheetColumns:
-    """The components and row columns of all trajectories of some collections, and whether any may have reasoning."""
+    """Find the components and row columns of all trajectories of collections, and whether any may have reasoning."""
     components = (part for each in collections for outline in lab.outlines.of(each) for part in outline.components)
     rows = (column for each in collections for row in lab.outlines.rows(each).values() for column in row)
     reasoning = any(map(lab.outlines.may_reason, collections))
@@ -36,22 +37,22 @@ def columns_of(lab: Lab, collections: Sequence[StoredCollection]) -> Spreadsheet
 def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]], columns: SpreadsheetColumns) -> None:
     """Write the trajectories of groups, one per line.
 
-    The columns are trajectory, prompt, answer, reasoning (if any may have some), reward, the components, source, and
-    `row.x` for each column x of the rows. The name of a trajectory has its generation (`capitals:1/0/3`). So it stays
-    unique, and no spreadsheet reads it as a date.
+    The columns are `trajectory`, `prompt`, `answer`, `reasoning` (if any trajectory may have it), `reward`, the
+    components, `source`, and `row.x` for each column x of the rows. The name of a trajectory has its generation
+    (`capitals:1/0/3`), so that it stays unique and no spreadsheet reads it as a date.
     """
     parts, rows, reasoning = columns
     texts = ["prompt", "answer", *(["reasoning"] if reasoning else [])]
     head = ["trajectory", *texts, "reward", *parts, "source", *(f"row.{name}" for name in rows)]
     with path.open("w", encoding="utf-8-sig", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(map(_cell, head))
+        writer.writerow(map(_format_cell, head))
         for collection, group in groups:
             for trajectory in group.trajectories:
-                writer.writerow(map(_cell, _values(collection, trajectory, columns)))
+                writer.writerow(map(_format_cell, _list_values(collection, trajectory, columns)))
 
 
-def _values(collection: StoredCollection, trajectory: StoredTrajectory, columns: SpreadsheetColumns) -> list[Any]:
+def _list_values(collection: StoredCollection, trajectory: StoredTrajectory, columns: SpreadsheetColumns) -> list[Any]:
     place = "/".join(trajectory.name.split("/")[-2:])
     return [
         f"{collection.name}:{collection.generation}/{place}",
@@ -65,7 +66,8 @@ def _values(collection: StoredCollection, trajectory: StoredTrajectory, columns:
     ]
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
+    """Format a value for a cell. An apostrophe goes before a text that a spreadsheet would take for a formula."""
     if value is None:
         return ""
     if not isinstance(value, str):
