@@ -20,7 +20,7 @@ from rolloutlab.api.wire.engine import EngineStatus
 from rolloutlab.auth.api_keys import forget_key, keep_key, read_key
 from rolloutlab.auth.prompt import UserPrompt
 from rolloutlab.auth.session import OAuthSessions
-from rolloutlab.auth.sign_in import without_key
+from rolloutlab.auth.sign_in import drop_key
 from rolloutlab.auth.urls import check_server
 from rolloutlab.errors import InputError, NotFoundError, RolloutlabError, ServiceError, SignInError, UnreachableError
 from rolloutlab.hints import as_hint
@@ -421,9 +421,9 @@ class Connector:
         url = server if server == EMBEDDED else check_server(server)
         if url == EMBEDDED or self.oauth.at(url).status or not forget_key(url):
             return False
-        self.former = [without_key(address, url) for address in self.former]
+        self.former = [drop_key(address, url) for address in self.former]
         if self.settings.service:
-            self.settings = replace(self.settings, service=without_key(self.settings.service, url))
+            self.settings = replace(self.settings, service=drop_key(self.settings.service, url))
         return True
 
     def search_at(self, served: Served | None) -> Connection:

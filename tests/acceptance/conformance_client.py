@@ -34,7 +34,7 @@ class Allows:
             response = await browser.get(pending.url)
         return dict(parse_qsl(urlsplit(response.headers["location"]).query))
 
-    def settled(self, server: str, well: bool, note: str) -> None:
+    def show_outcome(self, server: str, well: bool, note: str) -> None:
         """The suite sees what came of it."""
 
 

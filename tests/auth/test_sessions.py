@@ -83,7 +83,7 @@ def test_what_was_kept_is_used_by_the_next_kernel_without_asking(http, worlds, p
 
 def test_who_is_not_signed_in_is_told_what_to_type(worlds, accesses):
     with pytest.raises(NotFoundError) as error:
-        accesses.signed_in(worlds[0].url)
+        accesses.require_sign_in(worlds[0].url)
     assert error.value.hint == f"%login {worlds[0].url}"
 
 

@@ -194,7 +194,7 @@ class Person:
         assert answer["state"] == pending.state
         return {**answer, **self.changes}
 
-    def settled(self, server: str, well: bool, note: str) -> None:
+    def show_outcome(self, server: str, well: bool, note: str) -> None:
         """What came of it is seen elsewhere."""
 
 

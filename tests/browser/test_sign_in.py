@@ -46,7 +46,7 @@ def sign_in(server="{server}", **options):
     broker = Broker(front_end(context_of(get_ipython())), **options)
     answer = http.run(broker(server, prepare), broker.tick)
     if "error" not in answer:
-        broker.settled(server, True, "lab:read")
+        broker.show_outcome(server, True, "lab:read")
     return sorted(answer), answer["state"] == states[-1]
 """
 SERVED = """%load_ext rolloutlab

@@ -58,5 +58,5 @@ class UserPrompt(Protocol):
             SignInError: no person can be asked.
         """
 
-    def settled(self, server: str, well: bool, note: str) -> None:
+    def show_outcome(self, server: str, well: bool, note: str) -> None:
         """Show the outcome: the granted scopes, or the error."""

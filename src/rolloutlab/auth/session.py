@@ -266,9 +266,11 @@ class OAuthSession:
                 self._rejected.clear()
             self._scopes.update(dict.fromkeys(grant.scopes))
         except BaseException as error:
-            prompt.settled(self.server, False, error.message if isinstance(error, RolloutlabError) else "interrupted")
+            prompt.show_outcome(
+                self.server, False, error.message if isinstance(error, RolloutlabError) else "interrupted"
+            )
             raise
-        prompt.settled(self.server, True, " ".join(grant.scopes))
+        prompt.show_outcome(self.server, True, " ".join(grant.scopes))
         if before and not same_client(before, grant):
             with suppress(ServiceError):  # the sign-in has succeeded
                 await Transport(NetworkScope(before.reach)).run(revoke(before))
@@ -311,7 +313,7 @@ class OAuthSessions:
             self._known[address] = OAuthSession(address, self._prompt, TieredStore(self._folder))
         return self._known[address]
 
-    def signed_in(self, server: str) -> OAuthSession:
+    def require_sign_in(self, server: str) -> OAuthSession:
         """Return the session of a server that the person is signed in to, or raise NotFoundError."""
         session = self._known.get(canonical_resource(server)) or self.at(server)
         if session.status is None:

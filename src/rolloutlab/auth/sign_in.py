@@ -77,14 +77,16 @@ def sign_out(http: HttpClient, sessions: OAuthSessions, server: str | None) -> N
     Raises:
         NotFoundError: this notebook is not signed in to that server.
     """
-    known = [sessions.signed_in(server)] if server else [sessions.at(each.server) for each in sessions.statuses()[0]]
+    known = (
+        [sessions.require_sign_in(server)] if server else [sessions.at(each.server) for each in sessions.statuses()[0]]
+    )
     for session in known:
         if not http.run(session.sign_out()):
             unconfirmed = f"{session.server} did not confirm that it revoked the tokens"
             warnings.warn(f"{unconfirmed}; they are deleted here, and expire", stacklevel=3)
 
 
-def without_key(address: Address, server: str) -> Address:
+def drop_key(address: Address, server: str) -> Address:
     """Return the service without its API key, if the key is the one of this server in the keyring."""
     same = address.key_keyring and origin(address.base_url) == origin(server)
     return replace(address, token=None, key_keyring=False) if same else address

@@ -29,7 +29,16 @@ class TokenRefusedError(SignInError):
 def code_request(
     authority: ServerMetadata, client: RegisteredClient, code: str, *, redirect_uri: str, resource: str, verifier: str
 ) -> Request:
-    """Make the request that exchanges a code for tokens (RFC 6749, 4.1.3; RFC 7636, 4.5; RFC 8707, 2.2)."""
+    """Make the request that exchanges a code for tokens (RFC 6749, 4.1.3; RFC 7636, 4.5; RFC 8707, 2.2).
+
+    Args:
+        authority: The authorization server.
+        client: The client that has requested the code.
+        code: The code.
+        redirect_uri: The redirect URI of the authorization request.
+        resource: The resource that tokens are for.
+        verifier: The PKCE verifier of that request.
+    """
     form = {
         "grant_type": "authorization_code",
         "code": code,

@@ -151,15 +151,15 @@ def test_two_sign_ins_at_once_get_each_its_own_answer(desk):
 
 def test_the_front_end_is_told_what_came_of_the_answer(desk):
     desk.sign_in(lambda login: login.offer(RIGHT) and None)
-    desk.broker.settled(SERVER, True, "lab:read")
-    desk.broker.settled(SERVER, False, "too late for that")
+    desk.broker.show_outcome(SERVER, True, "lab:read")
+    desk.broker.show_outcome(SERVER, False, "too late for that")
     assert desk.person.logins[0].public_state()["note"] == "lab:read"
     assert desk.person.seen == ["waiting", "answered", "signed in"]
 
 
 def test_an_answer_that_cannot_be_used_is_shown_as_a_failure(desk):
     desk.sign_in(lambda login: login.offer(RIGHT) and None)
-    desk.broker.settled(SERVER, False, "the code was refused")
+    desk.broker.show_outcome(SERVER, False, "the code was refused")
     assert desk.person.logins[0].public_state()["standing"] == "failed"
 
 

@@ -31,7 +31,7 @@ def desks(desk):
 def test_a_question_on_the_way_is_asked_while_a_cell_waits(desk, desks):
     asks, people = desks
     assert desk.http.run(asks(SERVER, desk.prepare()), asks.tick)["code"] == "c"
-    asks.settled(SERVER, True, "lab:read")
+    asks.show_outcome(SERVER, True, "lab:read")
     assert people[0].seen == ["waiting", "answered", "signed in"]
 
 
@@ -55,7 +55,7 @@ def test_a_second_question_does_not_lose_the_first_and_the_next_is_asked_as_the_
         assert asks.of(paste=True) is not one
         await waits
         assert asks.of(paste=False) is one
-        asks.settled(SERVER, True, "")
+        asks.show_outcome(SERVER, True, "")
         assert asks.of(paste=False) is not one
 
     desk.http.run(both(), asks.tick)

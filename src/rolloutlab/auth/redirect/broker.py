@@ -87,7 +87,7 @@ class Broker:
         finally:
             login.settle(LoginState.CANCELLED)
 
-    def settled(self, server: str, well: bool, note: str) -> None:
+    def show_outcome(self, server: str, well: bool, note: str) -> None:
         """Show the outcome of a sign-in."""
         if login := self._newest.pop(server, None):
             login.settle(LoginState.SIGNED_IN if well else LoginState.FAILED, note)
@@ -195,9 +195,9 @@ class Brokers:
             raise SignInError(message, hint=f"%login {server}")
         return await self.of(paste=False)(server, prepare, port)
 
-    def settled(self, server: str, well: bool, note: str) -> None:
+    def show_outcome(self, server: str, well: bool, note: str) -> None:
         for broker in list(self._known.values()):
-            broker.settled(server, well, note)
+            broker.show_outcome(server, well, note)
 
     async def _ticks(self) -> bool:
         """Whether a thread ticks now or soon. A thread within a tick counts: a prompt may keep it there."""
