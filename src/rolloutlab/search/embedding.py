@@ -169,7 +169,7 @@ class VectorUpdater:
     def find_mixed(self) -> str | None:
         """Return a message if the stored vectors are of another embedding model; None if they are not."""
         known = self._records.model
-        if self.embedder is None or known is None or known == self.embedder.model or not self._records.embedded():
+        if self.embedder is None or known is None or known == self.embedder.model or not self._records.count_embedded():
             return None
         stored, here = (f"{model.name} ({model.dimension})" for model in (known, self.embedder.model))
         return f"mixed embedding spaces: the index has vectors of {stored}, the model here is {here}"
@@ -185,13 +185,13 @@ class VectorUpdater:
         timeout: seconds to wait for another process that updates the vectors, before filelock's Timeout is raised.
         """
         embedder = self.embedder  # another thread may replace it
-        if embedder is None or self._records.embedded() == self._records.count or self.find_mixed():
+        if embedder is None or self._records.count_embedded() == self._records.count or self.find_mixed():
             return
         with self.lock.acquire(timeout=timeout):
             model = embedder.model
             if self._records.model != model:
                 self._records.set_model(model.name, model.dimension, model.digest)
-            total, done, last = self._records.count, self._records.embedded(), 0
+            total, done, last = self._records.count, self._records.count_embedded(), 0
             while batch := self._records.without_vectors(last, _TEXTS):
                 progress("embedding", done, total)
                 vectors = embedder([bare.document[:_MAX_CHARACTERS] for bare in batch])

@@ -191,9 +191,9 @@ class Index:
         with self._lock.acquire(timeout=timeout):
             mark = self._read_mark()
             news = self._lab.feed.since(mark)
-            if self.records.begun:  # interrupted: collections indexed meanwhile may be deleted by now
+            if self.records.was_interrupted:  # interrupted: collections indexed meanwhile may be deleted by now
                 visible = {*mark.collections.values(), *news.mark.collections.values()}
-                news = replace(news, gone=[*news.gone, *(self.records.beginnings() - visible)])
+                news = replace(news, gone=[*news.gone, *(self.records.prefixes() - visible)])
             if news:
                 self.records.begin()
                 self._apply(news, progress)
@@ -243,7 +243,7 @@ class Index:
         return IndexStatus(
             trajectories=self._lab.feed.count(),
             indexed=self.records.count,
-            embedded=self.records.embedded(),
+            embedded=self.records.count_embedded(),
             model=f"{known.name} ({known.dimension})" if known else None,
             megabytes=size / 1e6,
             problem=self._background.problem or self._find_mixed() or self._missing_records(),
@@ -383,7 +383,7 @@ class Index:
         """Return notes on how text queries are compared. InputError for a vector query if there are no vectors."""
         knns = [term for term in terms_of(search.rank) if isinstance(term, Knn) and term.key == EMBEDDING]
         vectors = any(not isinstance(knn.query, str) for knn in knns)
-        if vectors and self._embedder is None and not self.records.embedded():
+        if vectors and self._embedder is None and not self.records.count_embedded():
             problem = f"$knn.query on {EMBEDDING} is a vector, no record has one, and there is no embedding model"
             raise InputError(problem, hint="%search --embed-with MODEL, or a text as the query")
         return self._text_notes(progress) if texts_of(search.rank, EMBEDDING) or (knns and self._embedder) else []
@@ -397,7 +397,7 @@ class Index:
         try:
             self._vectors.update(progress, timeout=_LOCK_TIMEOUT)
         except Timeout:
-            embedded = f"{self.records.embedded():,} of {self.records.count:,}"
+            embedded = f"{self.records.count_embedded():,} of {self.records.count:,}"
             notes.append(f"{embedded} trajectories have vectors so far, and only those are compared")
         else:
             self._background.problem = None

@@ -47,11 +47,11 @@ class MirroredRecords(Records):
         self._write(lambda connection, _: connection.execute("INSERT OR REPLACE INTO state VALUES ('begun', 1)"))
 
     @property
-    def begun(self) -> bool:
+    def was_interrupted(self) -> bool:
         """Whether an update began and was interrupted before `keep_mark`."""
         return bool(self._read("SELECT 1 FROM state WHERE name = 'begun'"))
 
-    def beginnings(self) -> set[str]:
+    def prefixes(self) -> set[str]:
         """List the prefixes of ids up to the first slash."""
         sql = "SELECT substr(id, 1, instr(id, '/') - 1) FROM"
         return {row[0] for row in self._read(f"{sql} records UNION {sql} left_out")}
@@ -67,10 +67,10 @@ class MirroredRecords(Records):
 
         self._write(write)
 
-    def forget(self, beginning: str) -> None:
+    def forget(self, prefix: str) -> None:
         """Delete the records with a prefix, and the unreadable ones under it."""
-        self.delete(self.ids(beginning))
-        sql, values = "DELETE FROM left_out WHERE id >= ? AND id < ?", (beginning, f"{beginning}{_LAST}")
+        self.delete(self.ids(prefix))
+        sql, values = "DELETE FROM left_out WHERE id >= ? AND id < ?", (prefix, f"{prefix}{_LAST}")
         self._write(lambda connection, _: connection.execute(sql, values))
 
     def leave_out(self, reasons: Mapping[str, str]) -> None:
@@ -83,10 +83,10 @@ class MirroredRecords(Records):
         """Return the trajectories that could not be indexed: reasons by id."""
         return {row[0]: row[1] for row in self._read("SELECT id, reason FROM left_out ORDER BY id")}
 
-    def ids(self, beginning: str) -> list[str]:
+    def ids(self, prefix: str) -> list[str]:
         """List the ids with a prefix, in storage order."""
         sql = "SELECT id FROM records WHERE id >= ? AND id < ? ORDER BY row"
-        return [row[0] for row in self._read(sql, beginning, f"{beginning}{_LAST}")]
+        return [row[0] for row in self._read(sql, prefix, f"{prefix}{_LAST}")]
 
     def times(self, ids: Iterable[str]) -> dict[str, float | None]:
         """Return the field `time` of each record that exists."""
@@ -148,7 +148,7 @@ class MirroredRecords(Records):
         """Return the next records after a row that have a document and no embedding."""
         return [Bare(*row) for row in self._read(_BARE, after, limit)]
 
-    def embedded(self) -> int:
+    def count_embedded(self) -> int:
         """Count the records that have an embedding."""
         return int(self._read("SELECT count(*) FROM vectors")[0][0])
 
