@@ -357,7 +357,19 @@ def _hint_for(address: Address, model: str) -> str:
 async def score_histories(
     http: HttpClient, address: Address, model: str, histories: Sequence[History], *, retry: bool = True
 ) -> ScoredHistories:
-    """POST /v1/preview/logprobs. Raises as `HttpClient.request`, and ServiceError if there is no such endpoint."""
+    """POST /v1/preview/logprobs: score histories under a model.
+
+    Args:
+        http: Sends the request.
+        address: The service.
+        model: The name of a model, as in chat requests.
+        histories: The conversations.
+        retry: Whether to try again if that can help.
+
+    Raises:
+        ServiceError: there is no such endpoint, or it answers with another number of conversations.
+        RolloutlabError: the errors of `HttpClient.request`.
+    """
     url = f"{address.base_url}/v1/preview/logprobs"
     body = LogprobsRequest(model=model, histories=list(histories)).to_json()
     lacks = f"{address.base_url} gives no logprobs for conversations from elsewhere"

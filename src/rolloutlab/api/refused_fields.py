@@ -85,7 +85,7 @@ class RefusedFields:
         return Tokens(trials * prompt_bound([_WORD]), trials + n)
 
     def notes(self) -> list[str]:
-        """A line for each model whose service refused fields or gave no logprobs. Each line is returned once."""
+        """Return a line for each model whose service refused fields or gave no logprobs. Each line is returned once."""
         lines = []
         for key, refused in self._refused.items():
             lacking = LOGPROBS in refused or key in self._lacking

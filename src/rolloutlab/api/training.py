@@ -78,7 +78,16 @@ async def checkpoint_files(http: HttpClient, address: Address, model_id: str, st
 async def save_checkpoint_file(
     http: HttpClient, address: Address, model_id: str, step: int, name: str, write: Callable[[bytes], object]
 ) -> None:
-    """GET /v1/preview/models/{id}/checkpoints/{step}/files/{name}. write: called with each part of the file."""
+    """GET /v1/preview/models/{id}/checkpoints/{step}/files/{name}.
+
+    Args:
+        http: Sends the request.
+        address: The service.
+        model_id: The id of the model.
+        step: The checkpoint.
+        name: The name of the file.
+        write: Called with each part of the file.
+    """
     url = f"{address.base_url}/v1/preview/models/{model_id}/checkpoints/{step}/files/{quote(name, safe='')}"
     async for part in http.download(url, token=address.token, headers=address.headers):
         write(part)
@@ -171,7 +180,15 @@ async def create_sft_job(http: HttpClient, address: Address, job: fine_tuning.Cr
 async def job(
     http: HttpClient, address: Address, job_id: str, *, timeout: float = 60.0, retry: bool = True
 ) -> wire.TrainingJob:
-    """GET /v1/preview/training-jobs/{id}."""
+    """GET /v1/preview/training-jobs/{id}.
+
+    Args:
+        http: Sends the request.
+        address: The service.
+        job_id: The id of the job.
+        timeout: The largest number of seconds without a byte of the response.
+        retry: Whether to try again if that can help.
+    """
     path = f"training-jobs/{job_id}"
     answer = await _call(http, address, "GET", path, timeout=timeout, retry=retry, lacks="shows no jobs")
     return parse_answer(wire.TrainingJob, answer)
@@ -285,7 +302,15 @@ async def deliver(
     key: str,
     groups: Iterable[TrajectoryGroup] | None = None,
 ) -> str:
-    """Create a job exactly once, as `create_once` does. groups: as in `create_job`."""
+    """Create a job exactly once, as `create_once` does.
+
+    Args:
+        http: Sends the requests.
+        address: The service.
+        body: The job.
+        key: The idempotency key.
+        groups: As in `create_job`.
+    """
     return await create_once(http, address, key, partial(create_job, http, address, body, key, groups))
 
 

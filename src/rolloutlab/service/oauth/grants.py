@@ -56,7 +56,15 @@ class Grants:
         self._clock = clock
 
     def grant(self, client: Client, *, resource: str, scopes: Scopes, redirect_uri: str, challenge: str) -> str:
-        """Issue a code for what the owner has allowed. It is valid for a minute and bound to the arguments."""
+        """Issue a code for what the owner has allowed. It is valid for a minute, and bound to the arguments.
+
+        Args:
+            client: The client that has asked.
+            resource: The resource that tokens are for.
+            scopes: The allowed scopes.
+            redirect_uri: Where the code is sent.
+            challenge: The S256 challenge, whose verifier redeems the code.
+        """
         with self._database.write() as connection:
             self._delete_expired(connection)
             cursor = connection.execute(
@@ -68,6 +76,13 @@ class Grants:
 
     def redeem(self, code: str, client_id: str, verifier: str, redirect_uri: str | None, resource: str) -> Issued:
         """Issue tokens for a code.
+
+        Args:
+            code: The code.
+            client_id: The client that redeems it.
+            verifier: The PKCE verifier.
+            redirect_uri: The redirect URI of the authorization request; None if the client does not repeat it.
+            resource: The resource that tokens are for.
 
         Raises:
             OAuthError: invalid_grant: the code is not valid, or client, redirect URI or verifier differ;
