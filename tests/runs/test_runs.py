@@ -94,11 +94,23 @@ def test_other_held_out_rows_begin_a_new_run(session, trainer):
     assert "as the held-out rows were changed:" in repr(session.runs("lab/practice"))
 
 
+def test_a_checkpoint_is_not_compared_with_itself(session, trainer):
+    for step, code, held in ((0, "v1", HALF), (1, "v1", BETTER), (1, "v2", BETTER)):
+        trainer.sample("held_out.letters", held, step=step, code=code)
+        if (step, code) != (1, "v1"):  # the run of v1 ends at checkpoint 1, where that of v2 begins
+            trainer.train(trainer.sample("letters", HALF, step=step, code=code), step=step + 1)
+    newest, first = session.runs()
+    assert newest.best == first.best == "lab/practice@1"
+    cells = session.runs("lab/practice", "lab/practice:1").overlay().next
+    assert [cell for cell in cells if cell.startswith("%compare")] == []
+    assert "%export lab/practice@1 --to best" in cells
+
+
 def test_several_changes_that_begin_a_run_were_made(session, trainer):
     for step, code in enumerate(["v1", "v2"]):
         trainer.sample("held_out.letters", HALF, step=step, code=code)
         trainer.train(trainer.sample("letters", HALF, step=step, code=code), step=step + 1)
-    assert "as the reward and held-out reward were changed:" in repr(session.runs("lab/practice"))
+    assert "as the reward was changed:" in repr(session.runs("lab/practice"))
 
 
 def test_other_rows_to_train_on_and_another_temperature_do_not_begin_a_run(session, trainer):

@@ -47,7 +47,7 @@ def test_means_of_another_reward_are_in_a_column_of_their_own_and_not_the_best(s
     changes = [
         f"mean reward of rounds 1 to 2: measured with another reward, {NOT_COMPARED}",
         f"held-out mean of steps 0 to 2: measured with another reward, {NOT_COMPARED}",
-        "another run of lab/practice begins, as the reward and held-out reward were changed -> %runs lab/practice",
+        "another run of lab/practice begins, as the reward was changed -> %runs lab/practice",
     ]
     assert lines[:3] == made.remarks == changes
     assert made.changes == changes[:2]
@@ -91,7 +91,7 @@ def test_a_loop_of_another_name_says_that_its_job_begins_another_run(session):
     assert other(hundreds, ROWS).because == ()
     made = other(ones, OTHER_ROWS)
     assert made.because == ("reward", "held-out reward", "held-out rows")
-    assert made.remarks[-1].endswith("reward and held-out reward and held-out rows were changed -> %runs lab/practice")
+    assert made.remarks[-1].endswith("reward and held-out rows were changed -> %runs lab/practice")
     assert [run.because for run in session.runs()] == [made.because, ()]
 
 

@@ -147,12 +147,13 @@ def _next_cells(runs: Sequence[Run]) -> list[str]:
     if not ranked:
         return []
     held = [step.held_out for step in ranked[0].steps if step.held_out]
-    both = [quote(str(each.best)) for each in ranked[:2]]
-    compared = [f"%compare {quote(held[0].name)} {both[1]} {both[0]}"] if held and len(ranked) > 1 else []
+    # two runs of a model may have the same best checkpoint: where one ends, the other begins
+    best, *others = dict.fromkeys(quote(str(each.best)) for each in ranked)
+    compared = [f"%compare {quote(held[0].name)} {others[0]} {best}"] if held and others else []
     names = ", ".join(repr(run.name) for run in runs[:_REPORTED])
     named = names if len(runs) == 1 else f"[{names}]"
     report = [f'lab.report({named}, "run.html")'] if len(runs) <= _REPORTED else []
-    return [*compared, f"%export {both[0]} --to best", *report]
+    return [*compared, f"%export {best} --to best", *report]
 
 
 def _hints(run: Run, label: str) -> list[Hint]:
