@@ -18,7 +18,7 @@ from rolloutlab.auth.redirect.broker import Brokers
 from rolloutlab.auth.sign_in import sign_in, sign_in_options, sign_out
 from rolloutlab.connection import Connection, Connector
 from rolloutlab.environments.protocol import Source
-from rolloutlab.environments.source import given_source, rows_of_round, source_of
+from rolloutlab.environments.source import rows_of_round, source_of, source_or_none
 from rolloutlab.errors import InputError
 from rolloutlab.keywords import takes
 from rolloutlab.objective.algorithms import add_algorithm
@@ -391,12 +391,12 @@ class Session:
         """
         tools = self.tools.resolve(given.get("tools", ()))
         if resume:
-            return self._preview(plan_resume(self.store, name, tools, given_source(given.get("env"))))
+            return self._preview(plan_resume(self.store, name, tools, source_or_none(given.get("env"))))
         if top_up is not None:
             stored = self.store.find(name)
             check_top_up(stored, top_up)
             sizes = plan_first_sizes(self.store, stored, top_up)
-            return self._preview(plan_resume(self.store, name, tools, given_source(given.get("env")), sizes))
+            return self._preview(plan_resume(self.store, name, tools, source_or_none(given.get("env")), sizes))
         check_concurrency(given.get("concurrency", CONCURRENT))
         if continue_chat:
             return self._preview(plan_continuation(self.store, name, prompt, self._models.selected, given, tools))
@@ -436,7 +436,7 @@ class Session:
             run = plan_resume(self.store, summary.label, Tools(), program=again, timeout=timeout)
         else:
             tools = self.tools.resolve(given.get("tools", ()))
-            run = plan_resume(self.store, name, tools, given_source(given.get("env")))
+            run = plan_resume(self.store, name, tools, source_or_none(given.get("env")))
         return self._sample(run, given)
 
     @takes(ResumeOptions)
@@ -480,7 +480,7 @@ class Session:
         training = settle(check_config(expand_options(options or {}, bounds).options))
         program, budget = given.get("program"), given.get("budget")
         shared = budget if isinstance(budget, Budget | None) else Budget(budget)
-        tools, source = self.tools.resolve(given.get("tools", ())), given_source(given.get("env"))
+        tools, source = self.tools.resolve(given.get("tools", ())), source_or_none(given.get("env"))
         given["budget"] = shared
         check_environment(stored.label, stored.plan.get("env"), source)
         if not isinstance(reward, Judge | None):  # a wrong one is an error before anything is sampled
@@ -1116,7 +1116,7 @@ class Session:
         shared = budget if isinstance(budget, Budget | None) else Budget(budget)
         self._models.check_trains()
         self._meter(TRAINING, shared).check_training(self._models.selected)
-        source = given_source(given.get("env"))
+        source = source_or_none(given.get("env"))
         program = None if solve is None else program_of(solve, self._connector.program_variables)
         draws_rows = over is None and source is not None and seed is None
         if over is None and source:
@@ -1251,7 +1251,7 @@ class Session:
         find = partial(find_checkpoints, self._models, wanted, before, after, given.get("model"), name or "NAME")
         name = find_collection(self._jobs, find(), over) if name is None else name
         summary = self.store.collection(name)
-        source, program = given_source(given.get("env")), self._programs.of(summary)
+        source, program = source_or_none(given.get("env")), self._programs.of(summary)
         check_environment(name, summary.plan.get("env"), source)
         functions, weights = self._scorers.scorer_for(summary, reward, name, gives_reward=bool(source or program))
         chosen = find()

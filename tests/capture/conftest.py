@@ -11,7 +11,7 @@ import httpx
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest
 from rolloutlab.capture.gateway import Gateway, OnChunk
 from rolloutlab.capture.rollout import CallSettings, CapturedRollout
-from rolloutlab.capture.server import served
+from rolloutlab.capture.server import serve
 
 
 @dataclass
@@ -100,6 +100,6 @@ def user(text: str) -> dict[str, Any]:
 @asynccontextmanager
 async def program(upstream: Upstream, **fixed: Any) -> AsyncIterator[Program]:
     gateway = Gateway(upstream)
-    async with served(gateway) as url, httpx.AsyncClient(timeout=240) as http:
+    async with serve(gateway) as url, httpx.AsyncClient(timeout=240) as http:
         settings = CallSettings("lab/practice", fixed, lambda number: 1000 + number)
         yield Program(gateway.open(settings), gateway, http, url)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rolloutlab.api.wire.chat import Choice, FunctionTool, UserMessage
 from rolloutlab.api.wire.turns import as_message
-from rolloutlab.capture.rollout import Call, histories
+from rolloutlab.capture.rollout import Call, make_histories
 
 SEARCH = FunctionTool.model_validate({"type": "function", "function": {"name": "search"}})
 
@@ -37,7 +37,7 @@ def shape(calls: Sequence[Call]) -> list[str]:
             f"[{item.message.content}]" if isinstance(item, Choice) else str(item.content)
             for item in history.messages_and_choices
         )
-        for history in histories(calls)
+        for history in make_histories(calls)
     ]
 
 
@@ -67,7 +67,7 @@ def test_an_answer_that_two_calls_continue_trains_once_and_is_context_with_its_t
     one = Call([user("q1")], [answer("a1", 7, 8)])
     two, other = (Call(after(one, user(q)), [answer(f"to {q}")]) for q in ("left", "right"))
     assert shape([one, two, other]) == ["q1 [a1] left [to left]", "q1 a1 right [to right]"]
-    assert histories([one, two, other])[1].messages_and_choices[1].token_ids == [7, 8]
+    assert make_histories([one, two, other])[1].messages_and_choices[1].token_ids == [7, 8]
 
 
 def test_each_of_n_choices_can_be_continued_and_the_continued_one_is_the_main_history():
@@ -91,7 +91,7 @@ def test_other_tools_begin_a_history_as_the_policy_reads_another_prompt():
     one = Call([user("q1")], [answer("a1")], [SEARCH])
     two = Call(after(one, user("q2")), [answer("a2")])
     assert shape([one, two]) == ["q1 [a1]", "q1 a1 q2 [a2]"]
-    assert [history.tools for history in histories([one, two])] == [[SEARCH], None]
+    assert [history.tools for history in make_histories([one, two])] == [[SEARCH], None]
 
 
 def test_an_answer_whose_tokens_were_not_read_is_context():
@@ -120,7 +120,7 @@ def test_a_retry_with_the_same_answer_is_the_one_that_was_read():
 
 
 def test_nothing_is_a_history_of_no_calls():
-    assert histories([]) == []
+    assert make_histories([]) == []
 
 
 def test_a_conversation_of_hundreds_of_turns_is_one_history():
@@ -210,7 +210,7 @@ def naive(calls: Sequence[Call]) -> tuple[list[str], list[str]]:
 @settings(max_examples=300, deadline=None)
 @given(programs())
 def test_merging_is_as_a_naive_second_implementation_has_it(calls):
-    made = histories(calls)
+    made = make_histories(calls)
     whole = [told([as_message(item) for item in history.messages_and_choices]) for history in made]
     trained = [
         whole[h][: i + 1]

@@ -77,7 +77,7 @@ def test_a_stream_has_its_reasoning_once_and_before_its_message(chunks, content)
     stream = ResponseEvents({}, events.append)
     for chunk in chunks:
         delta = {"reasoning_content": chunk}
-        stream.chunk({"id": "c", "model": "m", "created": 1, "choices": [{"delta": delta}]})
+        stream.take_chunk({"id": "c", "model": "m", "created": 1, "choices": [{"delta": delta}]})
     message = {"role": "assistant", "content": content, "reasoning_content": "hm"}
     choice = {"index": 0, "finish_reason": "length", "message": message}
     whole = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
@@ -93,7 +93,7 @@ def events_of(*chunks: dict[str, Any], reasoning: str | None = None) -> list[dic
     events: list[dict[str, Any]] = []
     stream = ResponseEvents({}, events.append)
     for chunk in chunks:
-        stream.chunk(chunk)
+        stream.take_chunk(chunk)
     message = {"role": "assistant", "content": "so", "reasoning_content": reasoning}
     choice = {"index": 0, "finish_reason": "stop", "message": message}
     whole = {"id": "", "object": "chat.completion", "created": 0, "model": "", "choices": [choice]}

@@ -16,7 +16,7 @@ from rolloutlab.capture.rollout import MODEL, CapturedRollout
 from rolloutlab.errors import ConflictError, InputError
 
 Submit = Callable[[Coroutine[Any, Any, ChatCompletion]], "Future[ChatCompletion]"]
-"""Runs a coroutine on the loop of the gateway."""
+"""A function that runs a coroutine on the loop of the gateway."""
 
 
 class RolloutClient:
@@ -66,7 +66,7 @@ class ChatCompletions:
         self._submit = submit
 
     async def create(self, **body: Any) -> ChatCompletion | AsyncIterator[ChatCompletionChunk]:
-        """A chat completion, or with `stream=True` its chunks.
+        """Request a chat completion; with `stream=True`, return its chunks.
 
         body: the fields of OpenAI's request. `model` may be left out. A message may be the `message` of a completion.
 

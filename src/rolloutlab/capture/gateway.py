@@ -5,15 +5,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from rolloutlab.api.wire.chat import ChatCompletion, ChatRequest, Usage
-from rolloutlab.capture.answers import chunks_of, shown, shown_chunk
-from rolloutlab.capture.requests import chat_request
+from rolloutlab.capture.answers import chunks_of, filter_chunk, hide_logprobs
+from rolloutlab.capture.requests import read_request
 from rolloutlab.capture.rollout import CallSettings, CapturedRollout
 from rolloutlab.errors import ConflictError, InputError, RolloutlabError
 
 Chunk = dict[str, Any]
 OnChunk = Callable[[Chunk], None]
 Send = Callable[[ChatRequest, OnChunk | None], Awaitable[ChatCompletion]]
-"""Sends a request to the service. If the second argument is given, the answer is streamed, and it gets each chunk."""
+"""A function that sends a request to the service. With a second argument the answer is streamed: it gets each chunk."""
 
 ENDED = "the rollout of this key has ended"
 
@@ -41,11 +41,14 @@ class Gateway:
                 task.cancel()
 
     def session(self, rollout: CapturedRollout, name: str) -> CapturedRollout:
-        """A session of a program that runs many; the rollout itself if all its calls are one trajectory."""
+        """Find or open a session of a program that runs many samples.
+
+        For any other program it is the rollout itself, because all its calls are one trajectory.
+        """
         if not rollout.by_session:
             return rollout
         if name not in rollout.sessions:
-            rollout.sessions[name] = rollout.another()
+            rollout.sessions[name] = rollout.open_session()
             self._under_way[rollout.sessions[name]] = set()
         return rollout.sessions[name]
 
@@ -54,7 +57,7 @@ class Gateway:
         return bool(self._under_way.get(rollout))
 
     def rollout(self, name: str) -> CapturedRollout | None:
-        """The rollout under way with an id or a key."""
+        """Find the rollout under way with an id or a key; None if there is none."""
         return self._rollouts.get(name)
 
     async def chat(
@@ -65,7 +68,7 @@ class Gateway:
         Args:
             rollout: the rollout or session that the call belongs to.
             body: the body of the request.
-            tries: how often the client has sent the same request before.
+            tries: the number of times that the client has sent the same request before.
             on_chunk: called with each chunk, if the body asks for a stream.
 
         Raises:
@@ -73,9 +76,9 @@ class Gateway:
         """
         if rollout not in self._under_way:
             raise ConflictError(ENDED)
-        rollout = self.session(rollout, "")  # of a call that names none
+        rollout = self.session(rollout, "")  # the session of calls that name none
         try:
-            request, options = chat_request(body)
+            request, options = read_request(body)
         except InputError as error:
             rollout.failure = error  # it was no call, but it is why its program got no answer
             raise
@@ -85,12 +88,12 @@ class Gateway:
         self._under_way[rollout].add(task)
 
         def show(chunk: Chunk) -> None:
-            if (each := shown_chunk(chunk, options)) is not None:
+            if (each := filter_chunk(chunk, options)) is not None:
                 on_chunk(each)
 
         relay = _Relay(show, request.n)
         try:
-            completion = await self._whole(rollout, call.request, relay if options.stream else None)
+            completion = await self._complete(rollout, call.request, relay if options.stream else None)
         except BaseException as error:
             rollout.failed(call, error if isinstance(error, RolloutlabError) else None)
             raise
@@ -100,10 +103,10 @@ class Gateway:
         if options.stream and not relay.begun:
             for chunk in chunks_of(completion):
                 relay(chunk)
-        return shown(completion, options)
+        return hide_logprobs(completion, options)
 
-    async def _whole(self, rollout: CapturedRollout, request: ChatRequest, relay: "_Relay | None") -> ChatCompletion:
-        """The completion with `n` choices, also of services that give fewer per request, or more."""
+    async def _complete(self, rollout: CapturedRollout, request: ChatRequest, relay: "_Relay | None") -> ChatCompletion:
+        """Request a completion with `n` choices, also from services that return fewer per request, or more."""
         first = await self._send(request, relay)
         choices, usage = list(first.choices), first.usage
         while len(choices) < request.n:
@@ -128,13 +131,14 @@ class Gateway:
 
 
 class _Relay:
-    """Passes on the chunks of a completion, all under the first id, time and model that the service gives.
+    """Passes on the chunks of a completion, all with the first id, time and model that the service gives.
 
-    Services differ in these: some give each chunk another id, or only the first one, or the first an empty one. No
+    Services differ: some give each chunk another id, some only the first chunk, some an empty one to the first. No
     chunk is passed on twice, because a request is not sent again once its response has had a choice.
 
-    n: the number of choices that were requested; others are not passed on. first: the number of choices before those of
-    the response. begun: whether a choice was passed on.
+    n: the number of choices that were requested. Further choices are not passed on.
+    first: the number of choices that came in earlier responses.
+    begun: whether a choice was passed on.
     """
 
     def __init__(self, on_chunk: OnChunk, n: int) -> None:

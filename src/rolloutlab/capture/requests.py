@@ -19,7 +19,7 @@ _TEXT = ("leave response_format out, or {'type': 'json_object'}: in openai-agent
 
 @dataclass(frozen=True)
 class ClientOptions:
-    """How a client wants its answer."""
+    """How a client wants its answer: streamed, with usage in the stream, with logprobs."""
 
     stream: bool = False
     usage: bool = False
@@ -27,7 +27,7 @@ class ClientOptions:
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """A JSON object; InputError for anything else."""
+    """Parse a JSON object; raise InputError for anything else."""
     try:
         value = from_json(body, allow_inf_nan=False)
     except ValueError as error:
@@ -37,15 +37,15 @@ def read_object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def chat_request(body: Mapping[str, Any]) -> tuple[ChatRequest, ClientOptions]:
-    """The request of a body, and how its client wants the answer.
+def read_request(body: Mapping[str, Any]) -> tuple[ChatRequest, ClientOptions]:
+    """Read the request of a body, and how its client wants the answer.
 
-    `response_format` has no effect on what is sampled; integers may be written as `20.0`.
+    `response_format` has no effect on what is sampled. Integers may be written as `20.0`.
 
     Raises:
-        InputError: it is invalid, or wants a response that has a schema.
+        InputError: the request is invalid, or wants a response with a schema.
     """
-    fields = {name: _integer(value) if name in _INTEGERS else value for name, value in body.items()}
+    fields = {name: _to_integer(value) if name in _INTEGERS else value for name, value in body.items()}
     kind = fields.pop("response_format", None) or {}
     if isinstance(kind, Mapping) and kind.get("type") not in (None, "text", "json_object"):
         raise InputError(f"response_format {kind['type']} is not offered: {_UNCONSTRAINED}", hint=_TEXT)
@@ -60,5 +60,5 @@ def chat_request(body: Mapping[str, Any]) -> tuple[ChatRequest, ClientOptions]:
         raise InputError(f"{'.'.join(map(str, first.loc))}: {first.msg}") from None
 
 
-def _integer(value: Any) -> Any:
+def _to_integer(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API as chat completions: requests of text and functions, and their responses."""
+"""OpenAI's Responses API, answered by chat completions: its requests with text and functions, and its responses."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,9 +11,9 @@ Item = dict[str, Any]
 
 
 class ResponseEvents:
-    """Makes the events of one streamed response: of text as it comes, of everything else at the end.
+    """Makes the events of one streamed response: for text as it comes, for everything else at the end.
 
-    emit: called with each event.
+    body: the body of the request. emit: called with each event.
     """
 
     def __init__(self, body: Mapping[str, Any], emit: Callable[[Item], None]) -> None:
@@ -27,9 +27,9 @@ class ResponseEvents:
         self._place: int | None = None
         """The index of the message among the items; None before it has begun."""
 
-    def chunk(self, chunk: Mapping[str, Any]) -> None:
-        """Take a chunk of the completion."""
-        if not self._has_begun:  # some services send chunks without an id or a model
+    def take_chunk(self, chunk: Mapping[str, Any]) -> None:
+        """Take a chunk of the completion, and send the events of its text."""
+        if not self._has_begun:  # with what the chunk has: some services send chunks without an id or a model
             self._begin(chunk.get("id") or "", chunk.get("model") or "", chunk.get("created") or 0)
         for choice in chunk.get("choices") or []:
             delta = choice.get("delta") or {}
@@ -43,29 +43,30 @@ class ResponseEvents:
         """Send the remaining events. completion: the whole completion."""
         if not self._has_begun:
             self._begin(completion.id, completion.model, completion.created)
-        items = output(completion.model_copy(update={"id": self._name}))
-        if self._place == 0:  # no chunk had reasoning in a field of its own, and its place before the message is taken
+        items = output_items(completion.model_copy(update={"id": self._name}))
+        # reasoning goes before the message, but no chunk had any, and the message was sent as the first item
+        if self._place == 0:
             items = [item for item in items if item["type"] != "reasoning"]
         for place, item in enumerate(items):
             if item["type"] == "message":
                 self._end_message(place, item)
             elif item["type"] == "function_call":
-                self._call(place, item)
+                self._send_call(place, item)
             else:
-                self._reason(item)
-        whole = {**response(self._body, completion), "id": f"resp_{self._name}", "output": items}
+                self._send_reasoning(item)
+        whole = {**make_response(self._body, completion), "id": f"resp_{self._name}", "output": items}
         self._send(f"response.{whole['status']}", response=whole)
 
     def _begin(self, name: str, model: str, created: int) -> None:
         self._name, self._has_begun = name, True
-        started = begun(self._body, name, model, created)
+        started = begin_response(self._body, name, model, created)
         self._send("response.created", response=started)
         self._send("response.in_progress", response=started)
 
     def _begin_message(self) -> int:
         if self._place is None:
             if self._reasoning:
-                self._reason(reasoning_item(self._name, self._reasoning))
+                self._send_reasoning(reasoning_item(self._name, self._reasoning))
             self._place = 1 if self._has_reasoned else 0
             self._send("response.output_item.added", self._place, item=message_item(self._name, "in_progress"))
             self._send("response.content_part.added", self._place, part=text_part(""), content_index=0)
@@ -73,7 +74,7 @@ class ResponseEvents:
 
     def _end_message(self, place: int, item: Item) -> None:
         part = item["content"][0]
-        if self._place is None:  # no chunk had text: it is empty, or comes only now
+        if self._place is None:  # no chunk had text: the message is empty, or the text comes only now
             self._begin_message()
             if part["text"]:
                 self._send("response.output_text.delta", place, delta=part["text"], content_index=0, logprobs=[])
@@ -82,7 +83,7 @@ class ResponseEvents:
         self._send("response.content_part.done", place, part=part, content_index=0)
         self._send("response.output_item.done", place, item=item)
 
-    def _call(self, place: int, item: Item) -> None:
+    def _send_call(self, place: int, item: Item) -> None:
         self._send("response.output_item.added", place, item={**item, "arguments": "", "status": "in_progress"})
         named = {"item_id": item["id"]}
         self._send("response.function_call_arguments.delta", place, delta=item["arguments"], **named)
@@ -90,7 +91,7 @@ class ResponseEvents:
         self._send("response.function_call_arguments.done", place, arguments=item["arguments"], **named)
         self._send("response.output_item.done", place, item=item)
 
-    def _reason(self, item: Item) -> None:
+    def _send_reasoning(self, item: Item) -> None:
         """Send the reasoning, which is the first item, once."""
         if not self._has_reasoned:
             self._has_reasoned = True
@@ -127,16 +128,16 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
         if body.get(name):
             raise InputError(f"{name} is not offered: the gateway keeps no responses", hint=instead)
     fields = {name: body[name] for name in _SAME if body.get(name) is not None}
-    fields["messages"] = [*_instructions(body.get("instructions")), *messages_of(body.get("input"))]
+    fields["messages"] = [*_system_messages(body.get("instructions")), *messages_of(body.get("input"))]
     if body.get("max_output_tokens") is not None:
         fields["max_tokens"] = body["max_output_tokens"]
-    if tools := [_tool(tool) for tool in _list(body, "tools")]:
+    if tools := [_convert_tool(tool) for tool in _read_list(body, "tools")]:
         fields["tools"] = tools
-        fields |= _tool_choice(body.get("tool_choice"))
-    kind = _object(_object(body.get("text") or {}, "text").get("format") or {}, "text.format")
+        fields |= _convert_tool_choice(body.get("tool_choice"))
+    kind = _check_object(_check_object(body.get("text") or {}, "text").get("format") or {}, "text.format")
     if kind.get("type") not in {None, "text"}:
         fields["response_format"] = {"type": kind["type"]}
-    fields["logprobs"] = "message.output_text.logprobs" in _list(body, "include")
+    fields["logprobs"] = "message.output_text.logprobs" in _read_list(body, "include")
     return fields
 
 
@@ -152,37 +153,39 @@ def messages_of(given: Any) -> list[Item]:
         raise InputError("input must be a text or a list")
     messages: list[Item] = []
     for i, item in enumerate(given):
-        kind = _object(item, f"input.{i}").get("type") or "message"
+        kind = _check_object(item, f"input.{i}").get("type") or "message"
         if kind == "function_call_output":
-            content = _text(item.get("output"), f"input.{i}.output")
+            content = _read_text(item.get("output"), f"input.{i}.output")
             messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
         elif kind == "function_call":
-            turn = _turn(messages, "content", "tool_calls", "reasoning_content")
+            turn = _last_turn(messages, "content", "tool_calls", "reasoning_content")
             function = {"name": item.get("name"), "arguments": item.get("arguments") or "{}"}
             call = {"id": item.get("call_id"), "type": "function", "function": function}
             turn.setdefault("tool_calls", []).append(call)
         elif kind == "reasoning":
             parts = item.get("content") or item.get("summary") or []
-            messages.append({"role": "assistant", "reasoning_content": _text(parts, f"input.{i}")})
+            messages.append({"role": "assistant", "reasoning_content": _read_text(parts, f"input.{i}")})
         elif kind == "message" and item.get("role") == "assistant":
-            _turn(messages, "reasoning_content")["content"] = _text(item.get("content"), f"input.{i}.content")
+            _last_turn(messages, "reasoning_content")["content"] = _read_text(item.get("content"), f"input.{i}.content")
         elif kind == "message":
-            messages.append({"role": item.get("role"), "content": _text(item.get("content"), f"input.{i}.content")})
+            messages.append(
+                {"role": item.get("role"), "content": _read_text(item.get("content"), f"input.{i}.content")}
+            )
         else:
             message = f"input.{i} of type {kind!r} is not offered: the policy reads text and calls of functions"
             raise InputError(message, hint="the whole conversation as messages, calls and results")
     return messages
 
 
-def response(body: Mapping[str, Any], completion: ChatCompletion) -> Item:
-    """The response to a request body, made of its completion."""
+def make_response(body: Mapping[str, Any], completion: ChatCompletion) -> Item:
+    """Make the response to a request body from its completion."""
     choice, usage = completion.choices[0], completion.usage
     reason = _INCOMPLETE.get(choice.finish_reason)
     made = {
-        **begun(body, completion.id, completion.model, completion.created),
+        **begin_response(body, completion.id, completion.model, completion.created),
         "status": "incomplete" if reason else "completed",
         "incomplete_details": {"reason": reason} if reason else None,
-        "output": output(completion),
+        "output": output_items(completion),
     }
     if usage:
         made["usage"] = {
@@ -195,8 +198,11 @@ def response(body: Mapping[str, Any], completion: ChatCompletion) -> Item:
     return made
 
 
-def begun(body: Mapping[str, Any], name: str, model: str, created: int) -> Item:
-    """A response that has no output yet. name: the id of the completion."""
+def begin_response(body: Mapping[str, Any], name: str, model: str, created: int) -> Item:
+    """Make a response that has no output yet.
+
+    body: the body of the request. name: the id of the completion. model, created: the model and time of the completion.
+    """
     kept = ("instructions", "max_output_tokens", "metadata", "temperature", "top_p", "tool_choice", "tools", "text")
     defaults: Item = {"tool_choice": "auto", "tools": [], "metadata": {}}
     return {
@@ -214,8 +220,8 @@ def begun(body: Mapping[str, Any], name: str, model: str, created: int) -> Item:
     }
 
 
-def output(completion: ChatCompletion) -> list[Item]:
-    """The items of a response: reasoning, message, calls."""
+def output_items(completion: ChatCompletion) -> list[Item]:
+    """Make the items of a response: reasoning, message, calls."""
     choice = completion.choices[0]
     message, name = choice.message, completion.id
     items = [reasoning_item(name, message.reasoning_content)] if message.reasoning_content else []
@@ -249,27 +255,27 @@ def text_part(text: str, logprobs: Sequence[Item] = ()) -> Item:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
 
 
-def _instructions(text: Any) -> Iterator[Item]:
+def _system_messages(text: Any) -> Iterator[Item]:
     if text:
         yield {"role": "system", "content": text}
 
 
-def _turn(messages: list[Item], *may_have: str) -> Item:
-    """The last message, if it is the assistant's and has no other fields than these; else a new one."""
+def _last_turn(messages: list[Item], *may_have: str) -> Item:
+    """Return the last message if it is the assistant's and has no other fields than these; else add a new one."""
     if not (messages and messages[-1]["role"] == "assistant" and messages[-1].keys() <= {"role", *may_have}):
         messages.append({"role": "assistant"})
     return messages[-1]
 
 
-def _text(content: Any, where: str) -> str:
-    """The text of a content; InputError where it has other parts."""
+def _read_text(content: Any, where: str) -> str:
+    """Read the text of a content; raise InputError if it has parts other than text."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         raise InputError(f"{where} must be a text or a list of parts")
     texts = []
     for i, part in enumerate(content):
-        kind = _object(part, f"{where}.{i}").get("type")
+        kind = _check_object(part, f"{where}.{i}").get("type")
         if kind == "refusal":
             texts.append(str(part.get("refusal") or ""))
         elif kind in _TEXTS:
@@ -279,21 +285,21 @@ def _text(content: Any, where: str) -> str:
     return "".join(texts)
 
 
-def _object(value: Any, where: str) -> Mapping[str, Any]:
+def _check_object(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise InputError(f"{where} must be an object")
     return value
 
 
-def _list(body: Mapping[str, Any], field: str) -> list[Any]:
+def _read_list(body: Mapping[str, Any], field: str) -> list[Any]:
     value = body.get(field) or []
     if not isinstance(value, list):
         raise InputError(f"{field} must be a list")
     return value
 
 
-def _tool(tool: Any) -> Item:
-    kind = _object(tool, "tools").get("type")
+def _convert_tool(tool: Any) -> Item:
+    kind = _check_object(tool, "tools").get("type")
     if kind != "function":
         message = f"a tool of type {kind!r} is not offered: the policy calls functions"
         raise InputError(message, hint="function tools, which the program runs itself")
@@ -301,7 +307,7 @@ def _tool(tool: Any) -> Item:
     return {"type": "function", "function": {key: tool[key] for key in named if tool.get(key) is not None}}
 
 
-def _tool_choice(choice: Any) -> Item:
+def _convert_tool_choice(choice: Any) -> Item:
     if isinstance(choice, Mapping):
         if (kind := choice.get("type")) != "function":
             message = f"tool_choice of type {kind!r} is not offered: the policy calls functions"

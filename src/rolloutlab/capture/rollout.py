@@ -1,4 +1,4 @@
-"""One rollout of a program while it runs: requests as the service gets them, and the calls that it has made."""
+"""One rollout of a program while it runs: its requests as the service gets them, and its answered calls."""
 
 import copy
 import json
@@ -26,7 +26,10 @@ from rolloutlab.errors import BudgetError, RolloutlabError
 
 @dataclass
 class _Answer:
-    """Messages as they were sent to the service, and the answer to them."""
+    """Messages as they were sent to the service, with the answer to them as the last.
+
+    continued: whether a later call of the program continues this answer.
+    """
 
     messages: list[Message]
     continued: bool = False
@@ -34,10 +37,12 @@ class _Answer:
 
 @dataclass
 class EarlierAnswers:
-    """The answers that a program has got, by the messages before each, compared only by what frameworks keep.
+    """The answers that a program has got. They are found by the messages before them.
 
-    When frameworks send an answer back, most leave out reasoning and token ids, turn texts into parts, and write the
-    JSON of arguments anew. Some rename calls.
+    Messages are compared only by what frameworks keep. When these send an answer back, most leave out reasoning and
+    token ids, turn texts into parts, and write the JSON of arguments anew. Some rename calls.
+
+    It is a tree: each message leads from one node to the next, and a node has the answers to the messages up to it.
     """
 
     _answers: list[_Answer] = field(default_factory=list)
@@ -47,13 +52,16 @@ class EarlierAnswers:
         """Add the answers to messages as they were sent to the service."""
         place = self
         for each in kept(messages):
-            place = place._after(each)
+            place = place._step_to(each)
         for choice in choices:
             answer = as_message(choice)
-            place._after(kept_of(answer))._answers.append(_Answer([*messages, answer]))
+            place._step_to(kept_of(answer))._answers.append(_Answer([*messages, answer]))
 
-    def restored(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages, with their longest known beginning replaced by what was really sent and sampled."""
+    def restore(self, messages: Sequence[Message]) -> list[Message]:
+        """Replace the longest known beginning of messages by what was really sent and sampled.
+
+        If several equal answers are known, the first that no call continues yet is taken.
+        """
         place, length, answers = self, 0, list[_Answer]()
         for i, each in enumerate(kept(messages), 1):
             following = place._next.get(each)
@@ -67,14 +75,14 @@ class EarlierAnswers:
         answer = next((each for each in answers if not each.continued), answers[0])
         answer.continued = True
         names = _new_names(messages[:length], answer.messages)
-        return [*answer.messages, *(_renamed(message, names) for message in messages[length:])]
+        return [*answer.messages, *(_rename(message, names) for message in messages[length:])]
 
-    def _after(self, each: Hashable) -> "EarlierAnswers":
+    def _step_to(self, each: Hashable) -> "EarlierAnswers":
         return self._next.setdefault(each, EarlierAnswers())
 
 
 def _new_names(sent: Sequence[Message], known: Sequence[Message]) -> dict[str, list[str]]:
-    """The ids of sampled calls, by the id that the program uses; it may use one id for several calls of an answer."""
+    """Map the ids that a program uses for calls to the sampled ids. One id may be used for several calls."""
     names: dict[str, list[str]] = {}
     for one, other in zip(sent, known, strict=True):
         if isinstance(one, AssistantMessage) and isinstance(other, AssistantMessage):
@@ -84,8 +92,8 @@ def _new_names(sent: Sequence[Message], known: Sequence[Message]) -> dict[str, l
     return names
 
 
-def _renamed(message: Message, names: dict[str, list[str]]) -> Message:
-    """A result with the id of its sampled call. Results of calls that share an id are in the order of the calls."""
+def _rename(message: Message, names: dict[str, list[str]]) -> Message:
+    """Give a result the id of its sampled call. Results of calls that share an id are in the order of the calls."""
     if not isinstance(message, ToolMessage) or message.tool_call_id not in names:
         return message
     of_calls = names[message.tool_call_id]
@@ -96,8 +104,9 @@ def _renamed(message: Message, names: dict[str, list[str]]) -> Message:
 class Call:
     """One chat completion of a program.
 
-    messages: as they were sent to the service, with the token ids of earlier turns. tools: the tools that the policy
-    could call. retry: how often the client had sent the request before.
+    messages: the messages as they were sent to the service, with the token ids of earlier turns.
+    tools: the tools that the policy could call.
+    retry: the number of times that the client had sent the request before.
     """
 
     messages: Sequence[Message]
@@ -116,17 +125,19 @@ class _Turn:
     trained: bool = False
 
 
-def histories(calls: Sequence[Call]) -> list[History]:
-    """The conversations of one rollout, from its calls in the order in which they began; the first is the main one.
+def make_histories(calls: Sequence[Call]) -> list[History]:
+    """Make the conversations of one rollout; the first is the main one.
 
     A call continues an earlier answer if it has the same tools, and if its messages begin with the messages of that
     answer and the answer itself. Any other call begins a history. Histories branch if several calls continue an answer,
     or if a call has several choices. Each choice is in one history with its logprobs; in other histories its message is
     context. If a client's retry of the same request replaced an answer, that answer is in no history.
+
+    calls: the calls, in the order in which they began.
     """
     roots: dict[bytes, list[_Turn]] = {}
     ends: dict[bytes, list[_Turn]] = {}
-    for call in _without_lost(_digested(calls)):
+    for call in _drop_lost(_digest_calls(calls)):
         turns = [_Turn(call.call, choice) for choice in call.call.choices]
         continued = next((ends[prefix] for prefix in reversed(call.prefixes) if prefix in ends), None)
         if continued:
@@ -136,15 +147,16 @@ def histories(calls: Sequence[Call]) -> list[History]:
             roots.setdefault(call.prefixes[-1], []).extend(turns)
         for turn, end in zip(turns, call.ends, strict=True):
             ends.setdefault(end, []).append(turn)
-    return [_history(path) for turns in roots.values() for path in _paths(turns)]
+    return [_make_history(path) for turns in roots.values() for path in _find_paths(turns)]
 
 
 @dataclass(frozen=True)
-class _Digested:
+class _DigestedCall:
     """A call with digests.
 
-    prefixes: for each message, the digest of the tools and of the messages up to it. ends: for each choice, the digest
-    of all that and the choice.
+    prefixes: for each message, the digest of the tools and of the messages up to it.
+    ends: for each choice, the digest of the tools, of all messages and of the choice. It is a prefix of a call that
+        continues the choice.
     """
 
     call: Call
@@ -152,8 +164,8 @@ class _Digested:
     ends: Sequence[bytes]
 
 
-def _digested(calls: Sequence[Call]) -> list[_Digested]:
-    texts: dict[int, bytes] = {}  # of messages, which later calls have again
+def _digest_calls(calls: Sequence[Call]) -> list[_DigestedCall]:
+    texts: dict[int, bytes] = {}  # by the id of a message: later calls have the same objects again
 
     def following(digest: bytes, message: Message) -> bytes:
         if id(message) not in texts:
@@ -166,12 +178,12 @@ def _digested(calls: Sequence[Call]) -> list[_Digested]:
         prefixes = list(accumulate(call.messages, following, initial=tools))[1:]
         answers = [as_message(choice) for choice in call.choices]
         ends = [sha256(prefixes[-1] + json.dumps(each.to_wire(), sort_keys=True).encode()).digest() for each in answers]
-        digested.append(_Digested(call, prefixes, ends))
+        digested.append(_DigestedCall(call, prefixes, ends))
     return digested
 
 
-def _without_lost(calls: Sequence[_Digested]) -> list[_Digested]:
-    """The calls, without those whose answer a retry of the same request replaced and no later call continues."""
+def _drop_lost(calls: Sequence[_DigestedCall]) -> list[_DigestedCall]:
+    """Drop the calls whose answer a retry of the same request replaced and no later call continues."""
     read = {prefix for each in calls for prefix in each.prefixes}
     lost: set[int] = set()
     for i, call in enumerate(calls):
@@ -188,22 +200,22 @@ def _without_lost(calls: Sequence[_Digested]) -> list[_Digested]:
     return [call for i, call in enumerate(calls) if i not in lost]
 
 
-def _paths(turns: Sequence[_Turn]) -> Iterator[list[_Turn]]:
-    """Every path from a first turn to a last one. Choices that are continued come first."""
-    waiting = [[turn] for turn in _in_order(turns)[::-1]]
+def _find_paths(turns: Sequence[_Turn]) -> Iterator[list[_Turn]]:
+    """Find every path from a first turn to a last one. Choices that are continued come first."""
+    waiting = [[turn] for turn in _put_continued_first(turns)[::-1]]
     while waiting:
         path = waiting.pop()
-        waiting += [[*path, turn] for turn in _in_order(path[-1].next)[::-1]]
+        waiting += [[*path, turn] for turn in _put_continued_first(path[-1].next)[::-1]]
         if not path[-1].next:
             yield path
 
 
-def _in_order(turns: Sequence[_Turn]) -> list[_Turn]:
+def _put_continued_first(turns: Sequence[_Turn]) -> list[_Turn]:
     return sorted(turns, key=lambda turn: not turn.next)
 
 
-def _history(path: Sequence[_Turn]) -> History:
-    """The items of a path. A turn that is in a history before this one is context."""
+def _make_history(path: Sequence[_Turn]) -> History:
+    """Make the history of a path. A turn that is in an earlier history is context."""
     items: list[MessageOrChoice] = []
     for turn in path:
         items += turn.call.messages[len(items) :]
@@ -225,7 +237,7 @@ class CallSettings:
     """The settings of calls that the program does not decide.
 
     model: the policy's name. fixed: fields that replace those of each request. seed_of: returns the seed of a call by
-    its number, from 0.
+    the number of the call, from 0.
     """
 
     model: str
@@ -237,8 +249,11 @@ class CallSettings:
 class UnansweredCall:
     """A call without an answer yet.
 
-    sent: the request of its client. tries: how often the client has sent it before. retry: as of `Call`, but 0 if no
-    earlier try had an answer.
+    request: the request as it is sent to the service.
+    number: the number of the call in its rollout, from 0.
+    sent: the request of the client.
+    tries: the number of times that the client has sent it before.
+    retry: as of `Call`, but 0 if no earlier try had an answer.
     """
 
     request: ChatRequest
@@ -251,11 +266,15 @@ class UnansweredCall:
 class CapturedRollout:
     """The calls of one rollout.
 
-    id: the part of its address that names it. key: its API key.
-    cut_off: whether its last call got no answer. failure: the error that the service gave instead, if any.
+    id: the part of the address that names the rollout.
+    key: the API key of the rollout.
+    cut_off: whether the last call got no answer.
+    failure: the error that the service gave instead, if any.
     over_budget: the error of a call that a budget did not allow, whatever was answered after it.
-    notes: lines on answers that came and are not kept. surplus: the number of choices that were not requested.
-    by_session: whether its program runs many samples, and names the session of each call.
+    notes: lines on answers that came and are not kept.
+    surplus: the number of choices that were not requested.
+    completions: the answers, in the order in which they came.
+    by_session: whether the program runs many samples, and names the session of each call.
     sessions: these sessions by name.
     """
 
@@ -278,20 +297,23 @@ class CapturedRollout:
         self._unanswered: dict[tuple[bytes, int], list[int]] = {}
         """The `retry` of each try that got no answer, by its request and the number of the try."""
 
-    def another(self) -> "CapturedRollout":
+    def open_session(self) -> "CapturedRollout":
         """Make the rollout of one more session, with the same settings and other seeds."""
         seed_of, first = self._settings.seed_of, _SEEDS * (1 + len(self.sessions))
         return CapturedRollout(replace(self._settings, seed_of=lambda number: seed_of(first + number)))
 
-    def as_now(self) -> "CapturedRollout":
-        """A copy with what it has sampled so far. Later calls do not change it, so another thread can read it."""
+    def snapshot(self) -> "CapturedRollout":
+        """Copy what has been sampled so far. Later calls do not change the copy, so another thread can read it."""
         now = copy.copy(self)
         now._calls, now.completions, now.sampling = dict(self._calls), list(self.completions), dict(self.sampling)
         now.notes = list(self.notes)
         return now
 
     def begin(self, body: ChatRequest, tries: int = 0) -> UnansweredCall:
-        """Begin a call, and prepare its request for the service. tries: how often the client has sent it before."""
+        """Begin a call, and prepare its request for the service.
+
+        tries: the number of times that the client has sent it before.
+        """
         number = self._begun
         self._begun += 1
         before = self._unanswered.get((_digest(body), tries - 1)) if tries else None
@@ -302,10 +324,10 @@ class CapturedRollout:
         fixed = dict(self._settings.fixed)
         if body.max_completion_tokens and "max_tokens" in fixed:
             fixed["max_completion_tokens"] = fixed.pop("max_tokens")
-        # a program uses the same seed in each rollout, and the answers of a group have to differ
+        # the program's own seed only selects another seed: it is the same in each rollout, whose answers must differ
         seed = self._settings.seed_of(number if body.seed is None else -1 - body.seed)
         own = {"model": self._settings.model, "seed": seed, "logprobs": True, **fixed}
-        return body.model_copy(update={**own, "messages": self._earlier.restored(body.messages)})
+        return body.model_copy(update={**own, "messages": self._earlier.restore(body.messages)})
 
     def answered(self, call: UnansweredCall, completion: ChatCompletion) -> None:
         """Record the answer to a call."""
@@ -320,14 +342,14 @@ class CapturedRollout:
         self.failure, self.cut_off = None, False
 
     def failed(self, call: UnansweredCall, error: RolloutlabError | None = None) -> None:
-        """Record that a call has no answer. error: of the service."""
+        """Record that a call has no answer. error: the error of the service; None if the call was cancelled."""
         self._unanswered.setdefault((_digest(call.sent), call.tries), []).append(call.retry)
         self.failure, self.cut_off = error or self.failure, True
         self.over_budget = error if isinstance(error, BudgetError) else self.over_budget
 
     def histories(self) -> list[History]:
-        """What was sampled, as of `histories`."""
-        return histories([call for _, call in sorted(self._calls.items())])
+        """Return what was sampled, as `make_histories` does."""
+        return make_histories([call for _, call in sorted(self._calls.items())])
 
 
 def _digest(request: ChatRequest) -> bytes:

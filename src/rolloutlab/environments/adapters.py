@@ -14,20 +14,20 @@ from rolloutlab.plugins import ENVIRONMENTS, ask_all, load, load_all, names
 _RETURNS = "def source(name): return Games(name), with name, rows(limit, seed) and environment(row)"
 
 
-def adapted(name: str, options: Mapping[str, Any]) -> Source:
-    """The source of `PREFIX:NAME`. options: the package's own options for this environment.
+def open_adapted(name: str, options: Mapping[str, Any]) -> Source:
+    """Make the source of a name `PREFIX:NAME`. options: the package's own options for this environment.
 
     Raises:
         InputError: there is no such prefix or name, or the package is not installed.
     """
     prefix, colon, rest = name.partition(":")
     if not colon or prefix not in names(ENVIRONMENTS):
-        adapters = _adapters()
+        adapters = _load_adapters()
         close = get_close_matches(prefix, adapters, n=1) if colon else []
         raise InputError(
             f"{name!r} is not an environment", hint=", ".join(f"{each}:NAME" for each in close or adapters)
         )
-    adapter = load(ENVIRONMENTS, prefix)  # which says why it cannot be used
+    adapter = load(ENVIRONMENTS, prefix)  # its error says why the plug-in cannot be used
     if not hasattr(adapter, "source"):
         raise InputError(f"the plug-in {prefix} has no environments by name: its module has no source()", hint=_RETURNS)
     try:
@@ -47,10 +47,10 @@ def is_source(env: Any) -> bool:
     return callable(getattr(env, "environment", None)) and callable(getattr(env, "rows", None))
 
 
-def adapted_names(begun: str) -> list[str]:
-    """Words that complete `begun`: prefixes of adapters or, after a colon, the names of an installed package."""
+def complete_names(begun: str) -> list[str]:
+    """Complete `begun`: by the prefixes of adapters or, after a colon, by the names of an installed package."""
     prefix, colon, _ = begun.partition(":")
-    adapters = _adapters()
+    adapters = _load_adapters()
     if not colon or prefix not in adapters:
         return [f"{each}:" for each in adapters]
     try:
@@ -59,8 +59,8 @@ def adapted_names(begun: str) -> list[str]:
         return []
 
 
-def recognised(env: Any, options: Mapping[str, Any]) -> Source | None:
-    """The source of a class or factory if an adapter recognises it, else None."""
+def recognise(env: Any, options: Mapping[str, Any]) -> Source | None:
+    """Make the source of a class or factory if an adapter recognises it, else return None."""
     source: Any = ask_all(ENVIRONMENTS, "recognise", env, options, kind=object)
     return source if is_source(source) else None
 
@@ -71,22 +71,25 @@ def refuse(environment: Any) -> None:
 
 
 def advice(environment: Any) -> str | None:
-    """What to type for an environment, or its class, if an adapter knows its package; else None."""
+    """Return what to type for an environment, or its class, if an adapter knows its package; else None."""
     return ask_all(ENVIRONMENTS, "advice", environment, kind=str)
 
 
 def packages_of(environment: Any) -> set[str]:
-    """The top-level packages of a class and of its bases. environment: the class, or an instance."""
+    """Return the top-level packages of a class and of its bases. environment: the class, or an instance."""
     return {str(each.__module__).partition(".")[0] for each in class_of(environment).__mro__}
 
 
 def class_of(environment: Any) -> type:
-    """The class of an environment, or the class itself."""
+    """Return the class of an environment. A class is returned unchanged."""
     return environment if isclass(environment) else type(environment)
 
 
-def package(name: str, extra: str) -> ModuleType:
-    """A module of the package that an adapter is for. Raises InputError if the package is not installed."""
+def import_package(name: str, extra: str) -> ModuleType:
+    """Import a module of the package that an adapter is for; raise InputError if the package is not installed.
+
+    name: the module. extra: the extra of rolloutlab that installs it.
+    """
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
@@ -95,7 +98,7 @@ def package(name: str, extra: str) -> ModuleType:
 
 
 def check_name(prefix: str, name: str, known: Collection[str]) -> None:
-    """Raise InputError with the nearest names unless it is one of these."""
+    """Raise InputError with the nearest names unless a name is known."""
     if name not in known:
         folded = {each.lower(): each for each in known}
         close = [folded[each] for each in get_close_matches(name.lower(), folded, n=3, cutoff=0.4)] or sorted(known)[:3]
@@ -103,9 +106,9 @@ def check_name(prefix: str, name: str, known: Collection[str]) -> None:
 
 
 def name_with(name: str, options: Mapping[str, Any]) -> str:
-    """The name of a source, with its options: an environment with other options is another one."""
+    """Return the name of a source with its options, because with other options it is another environment."""
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in options.items())})" if options else name
 
 
-def _adapters() -> dict[str, Adapter]:
+def _load_adapters() -> dict[str, Adapter]:
     return {name: plugin for name, plugin in load_all(ENVIRONMENTS) if hasattr(plugin, "source")}

@@ -22,7 +22,7 @@ T = TypeVar("T")
 Conversation = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 """Prompt and completion: the messages before the first completion, and those from it on."""
 CALL_TIMEOUT = 60.0
-"""Seconds for one call of an environment."""
+"""The time-out of one call of an environment, in seconds, by default."""
 _HERE = str(Path(__file__).parents[1])
 _SIGNATURES = {
     "__init__": "def __init__(self, row)",
@@ -103,7 +103,7 @@ class Episode:
         return self.read("step", turn_of, await self.call("step", lambda: self._environment.step(answer)))
 
     async def final_reward(self, conversation: Conversation) -> float | None:
-        """The reward of the whole episode, without those of its turns; None if the environment gives none.
+        """Request the reward of the whole episode, without the rewards of its turns; None if there is none.
 
         conversation: prompt and completion as messages, for reward functions of TRL.
         """
@@ -131,7 +131,7 @@ class Episode:
             if isinstance(failed.error, RolloutlabError):
                 raise EpisodeError(f"{what}: {failed.error.message}", hint=failed.error.hint) from failed.error
             hint = _SIGNATURES.get(name) if _is_wrong_call(failed.error) else None
-            raise EpisodeError(f"{what} raised {_described(failed.error)}", hint=hint) from failed.error
+            raise EpisodeError(f"{what} raised {_describe(failed.error)}", hint=hint) from failed.error
 
     def read(self, name: str, parse: Callable[[Any], T], value: Any) -> T:
         """Parse what a call returned, and raise EpisodeError if it is invalid. name: the call, for the error."""
@@ -139,7 +139,7 @@ class Episode:
             return parse(value)
         except BadStepError as error:
             what, _, hint = str(error).partition(" -> ")
-        except Exception as error:  # noqa: BLE001 - raised by the value's own methods, such as an array of two flags
+        except Exception as error:  # noqa: BLE001 - a method of the value failed, such as `bool` of an array
             what, hint = f"a {type(value).__name__} that cannot be read: {type(error).__name__}", ""
         raise EpisodeError(f"{self._source.name}.{name}: {what}", hint=hint or None)
 
@@ -148,10 +148,11 @@ class Episode:
 
         Closing goes on even if the caller is cancelled. A second call waits until the first one has closed it.
         """
-        self._closing = self._closing or asyncio.create_task(self._let_end())
+        self._closing = self._closing or asyncio.create_task(self._close_and_end())
         await asyncio.shield(self._closing)
 
-    async def _let_end(self) -> None:
+    async def _close_and_end(self) -> None:
+        """Close the instance, beside a call that hangs if need be, and let the thread end."""
         thread = self._thread
         if thread is None:
             return
@@ -169,12 +170,15 @@ class Episode:
             thread.end()
 
     def _make(self) -> Any:
-        """An instance, or an awaitable of one. Kept at once, so that an interrupt closes an unfinished one too."""
+        """Make an instance, or an awaitable of one. It is kept at once, so that an interrupt closes it in any case."""
         self._environment = self._source.environment(self._row)
         return self._environment
 
     def _find_methods(self) -> frozenset[str]:
-        """The methods of the protocol that it has. Called in its thread, because a property of that name may hang."""
+        """Find the methods of the protocol that the instance has.
+
+        This runs in the instance's thread, with a time-out, because a property with such a name may hang.
+        """
         names = ("reset", "step", "open", "get_reward")
         own = {"score"} if getattr(self._environment, "has_reward_functions", False) is True else set()
         return frozenset({name for name in names if callable(getattr(self._environment, name, None))} | own)
@@ -188,7 +192,7 @@ class Episode:
 
 
 def _own_lines(error: BaseException) -> list[int | None]:
-    """The lines of the environment's own code that an exception came through."""
+    """List the lines of the environment's own code that an exception came through."""
     elsewhere = (_HERE, sys.prefix, sys.base_prefix)
     frames = traceback.extract_tb(error.__traceback__)
     return [frame.lineno for frame in frames if not frame.filename.startswith(elsewhere)]
@@ -200,7 +204,7 @@ def _is_wrong_call(error: BaseException) -> bool:
     return isinstance(error, TypeError) and all(frame.filename.startswith(_HERE) for frame in frames)
 
 
-def _described(error: BaseException) -> str:
-    """Type and message of an exception, and the line of the environment's own code, if that is known."""
+def _describe(error: BaseException) -> str:
+    """Describe an exception by its type, its message, and the line of the environment's own code, if known."""
     own = _own_lines(error)
     return described(error) + (f" (line {own[-1]})" if own else "")

@@ -20,6 +20,7 @@ _OF_GYMNASIUM = "return Step(observation, reward, terminated or truncated, info)
 _MAX_INFO, _MAX_NAME, _MAX_TEXT = 64, 100, 1000
 """Limits of an `info`: its entries, and the characters of a name and of a text."""
 _MAX_NUMBER = 2**53
+"""The limit of the numbers in an `info`: below it, a float holds each integer."""
 Scalar = str | int | float | bool
 
 
@@ -33,11 +34,11 @@ class EnvironmentTurn(NamedTuple):
 
 
 class BadStepError(Exception):
-    """A value that an environment may not return; the message says what it may."""
+    """An environment returned a value that it may not return. The message says what it may."""
 
 
 def turn_of(value: Any) -> EnvironmentTurn:
-    """The turn of a `Step`, or of a tuple `(observation, reward, done)` with or without an `info`.
+    """Read the turn of a `Step`, or of a tuple `(observation, reward, done)` with or without an `info`.
 
     Raises:
         BadStepError: it is something else; an observation, a reward or `done` is of a wrong type; a step that does not
@@ -51,17 +52,17 @@ def turn_of(value: Any) -> EnvironmentTurn:
 
 
 def step_of(value: Any) -> Step:
-    """As `turn_of`, but the observation stays as it is: that of a tool becomes the text of a tool message."""
+    """Read a `Step` as `turn_of` does, but leave its observation as it is: a tool's becomes a tool message."""
     if not isinstance(value, tuple) or not 3 <= len(value) <= 4:
         size = f" of {len(value)}" if isinstance(value, tuple) else ""
         expected = _OF_GYMNASIUM if size == " of 5" else _EXPECTED
         raise BadStepError(f"a {type(value).__name__}{size} is no Step -> {expected}")
     observation, reward, done, info = (*value, {}) if len(value) == 3 else value
-    return Step(observation, reward_of(reward, _EXPECTED), _flag(done), _scalars(info))
+    return Step(observation, reward_of(reward, _EXPECTED), _read_flag(done), _keep_scalars(info))
 
 
 def messages_of(observation: Any) -> tuple[Message, ...]:
-    """The messages of an observation: a text is a user message; none for None and for an empty text.
+    """Read the messages of an observation: a text is a user message; None and an empty text have none.
 
     Raises:
         BadStepError: it is neither a text nor messages, or longer than any policy reads.
@@ -87,13 +88,13 @@ def messages_of(observation: Any) -> tuple[Message, ...]:
 
 
 def reward_of(value: Any, hint: str) -> float:
-    """A reward as a float. Raises BadStepError with the hint if it is not a finite number."""
+    """Convert a reward to a float; raise BadStepError with the hint if it is not a finite number."""
     try:
         reward = float(value.item() if hasattr(value, "item") else value) if not isinstance(value, str) else math.nan
-    except Exception:  # noqa: BLE001 - of its own methods
+    except Exception:  # noqa: BLE001 - a method of the value may raise anything
         reward = math.nan
     if not math.isfinite(reward):
-        raise BadStepError(f"the reward is {_shown(value)}, which is no finite number -> {hint}")
+        raise BadStepError(f"the reward is {_show(value)}, which is no finite number -> {hint}")
     return reward
 
 
@@ -102,15 +103,15 @@ def _is_with_info(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping)
 
 
-def _flag(value: Any) -> bool:
+def _read_flag(value: Any) -> bool:
     plain = value.item() if hasattr(value, "item") else value
     if not isinstance(plain, bool | int):
-        raise BadStepError(f"done is {_shown(value)}, which is neither True nor False -> {_EXPECTED}")
+        raise BadStepError(f"done is {_show(value)}, which is neither True nor False -> {_EXPECTED}")
     return bool(plain)
 
 
-def _scalars(info: Any) -> dict[str, Scalar]:
-    """The numbers and texts of an `info`, as many as a trajectory may keep. The rest is left out."""
+def _keep_scalars(info: Any) -> dict[str, Scalar]:
+    """Keep the numbers and texts of an `info`, as many as a trajectory may have. The rest is left out."""
     if not isinstance(info, Mapping):
         raise BadStepError(f"info is a {type(info).__name__}, and has to be a dict -> {_EXPECTED}")
     kept: dict[str, Scalar] = {}
@@ -124,8 +125,8 @@ def _scalars(info: Any) -> dict[str, Scalar]:
     return kept
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     try:
         return repr(value)[:80]
-    except Exception:  # noqa: BLE001 - of its own method
+    except Exception:  # noqa: BLE001 - its `__repr__` may raise anything
         return f"a {type(value).__name__}"

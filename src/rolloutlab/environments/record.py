@@ -1,4 +1,4 @@
-"""Record of an episode: what its trajectory keeps beside the conversation, and how it ended."""
+"""Record of an episode: what its trajectory stores beside the conversation, and how the episode ended."""
 
 import math
 from collections.abc import Mapping
@@ -11,23 +11,26 @@ from rolloutlab.objective.credit import ENVIRONMENT, TURN_REWARD
 End = Literal["done", "max_turns", "length", "content_filter", "context", "timeout", "error"]
 """How an episode ended.
 
-length: its last answer was cut off by max_tokens or by the service. content_filter: the service's filter cut it off.
-context: the policy's context has no room for another answer. timeout, error: a call of its environment took too long or
-failed; such an episode has no reward."""
+- done: the environment ended it.
+- max_turns: it had as many answers as the plan allows.
+- length: its last answer was cut off by max_tokens or by the service.
+- content_filter: the service's filter cut its last answer off.
+- context: the policy's context has no room for another answer.
+- timeout, error: a call of its environment took too long or failed. Such an episode has no reward."""
 END = "episode_end"
 """The property of a trajectory's metadata that holds the `End`."""
 
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """What is known of an episode beside its conversation.
+    """An episode, apart from its conversation.
 
-    environment: its name.
+    environment: the name of the environment.
     turn_rewards: the reward of each answer.
-    final_reward: the reward of the whole episode. None if nothing in the environment gives a reward, since 0 would be a
-        score.
-    info: numbers and texts of its steps, the latest of each name.
-    end: how it ended; None before its end.
+    final_reward: the reward of the whole episode. None if nothing in the environment gives a reward, because 0 would
+        count as a reward.
+    info: numbers and texts of the steps, the latest of each name.
+    end: how the episode ended; None before its end.
     """
 
     environment: str
@@ -37,12 +40,12 @@ class EpisodeRecord:
     end: End | None = None
 
     def after(self, turn: EnvironmentTurn) -> Self:
-        """The record with one more turn."""
+        """Return the record with one more turn."""
         return replace(self, turn_rewards=(*self.turn_rewards, turn.reward), info={**self.info, **turn.info})
 
     @property
     def total(self) -> float:
-        """The sum of its rewards; not finite if it is too large for a float."""
+        """The sum of all rewards; not finite if it is too large for a float."""
         try:
             return math.fsum([*self.turn_rewards, self.final_reward or 0.0])
         except OverflowError:
@@ -56,7 +59,7 @@ class EpisodeRecord:
         return {ENVIRONMENT: self.total}
 
     def extra(self) -> dict[str, Any]:
-        """Properties of the trajectory on the wire."""
+        """Return properties of the trajectory on the wire: its metrics and metadata."""
         own = {
             name: value for name, value in self.info.items() if name != ENVIRONMENT and not name.startswith(TURN_REWARD)
         }

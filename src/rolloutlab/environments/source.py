@@ -5,7 +5,7 @@ from functools import partial
 from inspect import Parameter, isasyncgenfunction, isclass, iscoroutinefunction, isgeneratorfunction, signature
 from typing import Any
 
-from rolloutlab.environments.adapters import adapted, advice, is_source, recognised, refuse
+from rolloutlab.environments.adapters import advice, is_source, open_adapted, recognise, refuse
 from rolloutlab.environments.protocol import Source, Step
 from rolloutlab.errors import InputError
 
@@ -24,18 +24,18 @@ class GeneratorEnvironment:
         self._generator: Generator[Any, str, Any] | None = None
 
     def reset(self, seed: int) -> Any:
-        self._generator = self._function(*_arguments(self._function, self._row, seed))
+        self._generator = self._function(*_arguments_for(self._function, self._row, seed))
         try:
-            return _first(next(self._generator))
+            return _first_observation(next(self._generator))
         except StopIteration:
             raise _no_observation(self._function) from None
 
     def step(self, answer: str) -> Any:
         assert self._generator, "reset comes first"
         try:
-            return _step(self._generator.send(answer))
+            return _to_step(self._generator.send(answer))
         except StopIteration as end:
-            return _end(end.value)
+            return _last_step(end.value)
 
     def close(self) -> None:
         if self._generator:
@@ -43,7 +43,7 @@ class GeneratorEnvironment:
 
 
 class AsyncGeneratorEnvironment:
-    """As `GeneratorEnvironment`, with `async def`.
+    """An environment written as an `async def` generator, otherwise as `GeneratorEnvironment`.
 
     Such a function cannot return a value: `yield Step(None, reward, done=True)` ends the episode.
     """
@@ -54,25 +54,25 @@ class AsyncGeneratorEnvironment:
         self._generator: AsyncGenerator[Any, str] | None = None
 
     async def reset(self, seed: int) -> Any:
-        self._generator = self._function(*_arguments(self._function, self._row, seed))
+        self._generator = self._function(*_arguments_for(self._function, self._row, seed))
         try:
-            return _first(await anext(self._generator))
+            return _first_observation(await anext(self._generator))
         except StopAsyncIteration:
             raise _no_observation(self._function) from None
 
     async def step(self, answer: str) -> Any:
         assert self._generator, "reset comes first"
         try:
-            return _step(await self._generator.asend(answer))
+            return _to_step(await self._generator.asend(answer))
         except StopAsyncIteration:
-            return _end(None)
+            return _last_step(None)
 
     async def close(self) -> None:
         if self._generator:
             await self._generator.aclose()
 
 
-def _arguments(function: Callable[..., Any], row: Mapping[str, Any], seed: int) -> tuple[Any, ...]:
+def _arguments_for(function: Callable[..., Any], row: Mapping[str, Any], seed: int) -> tuple[Any, ...]:
     positional = [each for each in signature(function).parameters.values() if each.kind in _POSITIONAL]
     return (row, seed) if len(positional) > 1 else (row,)
 
@@ -82,16 +82,16 @@ def _no_observation(function: Callable[..., Any]) -> InputError:
     return InputError(f"{name} ended before its first observation", hint="answer = yield 'the first observation'")
 
 
-def _first(value: Any) -> Any:
+def _first_observation(value: Any) -> Any:
     return value.observation if isinstance(value, Step) else value
 
 
-def _step(value: Any) -> Any:
+def _to_step(value: Any) -> Any:
     return value if isinstance(value, tuple) else Step(value)
 
 
-def _end(value: Any) -> Step:
-    """The last step: a generator returns its reward, a `Step`, or nothing."""
+def _last_step(value: Any) -> Step:
+    """Make the last step of what a generator returned: its reward, a `Step`, or nothing."""
     return value._replace(done=True) if isinstance(value, Step) else Step(None, 0.0 if value is None else value, True)
 
 
@@ -99,21 +99,21 @@ _SEEDS_PER_ROUND = 1_000_000
 
 
 def source_of(env: Any, /, **options: Any) -> Source:
-    """The source of environments that an argument `env` stands for.
+    """Make the source of environments that an argument `env` stands for.
 
     env: a class, a factory, a generator function, a source, or a name: `gymnasium:ID`, `openenv:URL`,
     `reasoning-gym:DATASET` or `textarena:ID`.
-    options: of a name, the package's own options, such as `is_slippery=False`. Of a factory of TRL's, `reward_funcs`,
+    options: with a name, the package's own options, such as `is_slippery=False`. With a factory of TRL, `reward_funcs`,
     which are called with its environments at the end of an episode.
 
     Raises:
-        InputError: `env` is none of these, such as an instance, which would be of one rollout only. Or the package is
-            not installed, or does not have the name.
+        InputError: `env` is none of these, such as an instance, which only one rollout could use. Or the package is not
+            installed, or does not have the name.
         UnreachableError: no server answers at the URL.
     """
     if isinstance(env, str):
-        return adapted(env, options)
-    if callable(env) and not is_source(env) and (known := recognised(env, options)):
+        return open_adapted(env, options)
+    if callable(env) and not is_source(env) and (known := recognise(env, options)):
         return known
     if options:
         raise InputError("options are for names such as gymnasium:FrozenLake-v1", hint="functools.partial(CLASS, ...)")
@@ -129,13 +129,13 @@ def source_of(env: Any, /, **options: Any) -> Source:
     raise InputError(f"a {type(env).__name__} is not an environment", hint=hint)
 
 
-def given_source(env: Any) -> Source | None:
-    """As `source_of` without options; None for None."""
+def source_or_none(env: Any) -> Source | None:
+    """Make the source of an argument as `source_of` does, without options; return None for None."""
     return None if env is None else source_of(env)
 
 
 def rows_of_round(source: Source, limit: int | None, seed: int, number: int) -> Any:
-    """The rows of a source for a round of a loop, different in each round; None if the source has none."""
+    """Return the rows of a source for a round of a loop, other rows in each round; None if the source has none."""
     return source.rows(limit, seed + _SEEDS_PER_ROUND * number)
 
 
@@ -166,5 +166,5 @@ class FactorySource:
         return made
 
     def rows(self, limit: int | None, seed: int) -> list[dict[str, Any]]:  # noqa: ARG002 - of the protocol
-        """Empty rows, one by default. Their groups differ only in the seed."""
+        """Return empty rows, one by default. Their groups differ only in the seed."""
         return [{} for _ in range(limit or 1)]

@@ -17,11 +17,11 @@ _NAME = "rolloutlab-environment"
 class EnvironmentThread:
     """Runs the calls of one environment, in order. A call that waits for ever is left behind with its thread.
 
-    All calls share one thread, because libraries may be bound to the thread that first used them; a `ThreadCall` has
-    its own. Each call has a time-out, unlike those of a `LoopThread`.
+    All calls share one thread, because libraries may be bound to the thread that first used them. That is unlike
+    `ThreadCall`, where each call has its own thread, and unlike `LoopThread`, where calls have no time-out.
 
-    on_loop: whether to run all calls on an event loop that also runs between them, as clients that answer pings need.
-    Else each awaitable result is awaited on a loop that runs only for it.
+    on_loop: whether to run all calls on an event loop that also runs between them. Clients that answer pings need that.
+    Otherwise each awaitable result is awaited on a loop that runs only for it.
     """
 
     def __init__(self, *, on_loop: bool) -> None:
@@ -34,7 +34,10 @@ class EnvironmentThread:
         self._thread.start()
 
     async def is_free(self, patience: float) -> bool:
-        """Whether the last call has returned, even if nothing waits for it any more. Waits so many seconds for it."""
+        """Return whether the last call has returned, even if nothing waits for it any more.
+
+        patience: the most seconds to wait for it.
+        """
         if self._under_way is not None and not self._under_way.done():
             await asyncio.wait([asyncio.wrap_future(self._under_way)], timeout=patience)
         return self._under_way is None or self._under_way.done()
@@ -48,10 +51,10 @@ class EnvironmentThread:
             RaisedError: the call raised an exception.
             CallTimeoutError: it took longer than the time-out. A coroutine is then cancelled.
         """
-        done, scheduled = self._put(work)
+        done, scheduled = self._enqueue(work)
         self._under_way = done
         try:
-            async with asyncio.timeout(timeout):  # in Python 3.11, wait_for may lose a cancellation
+            async with asyncio.timeout(timeout):  # not wait_for: in Python 3.11 it may lose a cancellation
                 result, error = await asyncio.wrap_future(done)
         except TimeoutError:
             scheduled.cancel()
@@ -64,7 +67,7 @@ class EnvironmentThread:
         return result
 
     def call_last(self, work: Callable[[], Any]) -> None:
-        """Call `work` before the thread ends, after the running call; nothing waits for it."""
+        """Let the thread call `work` after the running call, before it ends. Nothing waits for the result."""
         self._last = work
 
     async def call_beside(self, work: Callable[[], Any], timeout: float) -> Any:
@@ -79,37 +82,38 @@ class EnvironmentThread:
         """Let the thread end after the running call."""
         self._calls.put(None)
         if self._loop:
-            with suppress(RuntimeError):  # it has ended
-                self._loop.call_soon_threadsafe(self._ended.set)  # not loop.stop: a second one would end the end early
+            with suppress(RuntimeError):  # the loop is closed already
+                # not loop.stop: called twice, it would also stop what `_run_loop` does at the end
+                self._loop.call_soon_threadsafe(self._ended.set)
 
     async def stop(self) -> None:
-        """End the thread and its running call: a loop in Python ends at once, a wait in C when it is over."""
+        """End the thread and its running call. Python code ends at once, a wait in C only when it is over."""
         self.end()
         if not await self.is_free(0.1):
             raise_in_thread(self._thread.ident, EndedError)
 
-    def _put(self, work: Callable[[], Any]) -> tuple[Future[Outcome], Future[Any]]:
-        """The future of the outcome of a call, and the future whose `cancel` cancels the call."""
+    def _enqueue(self, work: Callable[[], Any]) -> tuple[Future[Outcome], Future[Any]]:
+        """Queue a call; return the future of its outcome, and the future whose `cancel` cancels it."""
         done = Future[Outcome]()
         if self._loop is None:
             self._calls.put((work, done))
             return done, done
         done.set_running_or_notify_cancel()
-        return done, asyncio.run_coroutine_threadsafe(_into(done, work), self._loop)
+        return done, asyncio.run_coroutine_threadsafe(_call_into(done, work), self._loop)
 
     def _run_quietly(self) -> None:
-        with suppress(EndedError):  # which comes to a loop whose coroutines will not be cancelled
+        with suppress(EndedError):  # of `stop`: it comes here if a coroutine does not end when it is cancelled
             (self._run_loop if self._loop else self._run)()
 
     def _run(self) -> None:
-        runner = asyncio.Runner()  # which has no loop, and no descriptors, before the first coroutine
+        runner = asyncio.Runner()  # it opens a loop, with its file descriptors, only for the first coroutine
         try:
             while call := self._calls.get():
                 work, done = call
                 if done.set_running_or_notify_cancel():
-                    done.set_result(_outcome(work, runner))
+                    done.set_result(_run_call(work, runner))
             if self._last:
-                _outcome(self._last, runner)
+                _run_call(self._last, runner)
         finally:
             runner.close()
 
@@ -119,7 +123,7 @@ class EnvironmentThread:
         try:
             run_to_end(self._loop, self._ended.wait())
             if self._last:
-                run_to_end(self._loop, _into(Future(), self._last))
+                run_to_end(self._loop, _call_into(Future(), self._last))
             tasks = asyncio.all_tasks(self._loop)
             for task in tasks:
                 task.cancel()
@@ -141,25 +145,25 @@ class CallTimeoutError(Exception):
     """A call of an environment took too long."""
 
 
-def _outcome(work: Callable[[], Any], runner: asyncio.Runner) -> Outcome:
+def _run_call(work: Callable[[], Any], runner: asyncio.Runner) -> Outcome:
     try:
         result = work()
-        return (runner.run(_awaited(result)) if inspect.isawaitable(result) else result), None
+        return (runner.run(_await(result)) if inspect.isawaitable(result) else result), None
     except BaseException as error:  # noqa: BLE001 - an environment may fail in any way
         return None, error
 
 
-async def _awaited(result: Any) -> Any:
+async def _await(result: Any) -> Any:
     return await result
 
 
-async def _into(done: "Future[Outcome]", work: Callable[[], Any]) -> None:
-    """Call, and put the outcome into a future, even if this task is cancelled."""
+async def _call_into(done: "Future[Outcome]", work: Callable[[], Any]) -> None:
+    """Call `work`, and put the outcome into a future, even if this task is cancelled."""
     outcome: Outcome = (None, asyncio.CancelledError())
     try:
         result = work()
         outcome = (await result if inspect.isawaitable(result) else result), None
-    except BaseException as error:  # noqa: BLE001 - as above; a cancelled task need not end as one here
+    except BaseException as error:  # noqa: BLE001 - as above; the future has the outcome, also a cancellation
         outcome = None, error
     finally:
         with suppress(Exception):

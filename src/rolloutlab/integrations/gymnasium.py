@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from inspect import getdoc
 from typing import Any, NamedTuple
 
-from rolloutlab.environments.adapters import check_name, class_of, name_with, package, packages_of
+from rolloutlab.environments.adapters import check_name, class_of, import_package, name_with, packages_of
 from rolloutlab.environments.protocol import Step
 from rolloutlab.errors import InputError
 
@@ -35,13 +35,13 @@ _LEGENDS |= {"Taxi": _TAXI}
 
 def source(name: str, **options: Any) -> "Gymnasium":
     """The source of an environment. options: of `gymnasium.make`, such as `is_slippery=False`."""
-    check_name("gymnasium", name, package("gymnasium", "gymnasium").registry)
+    check_name("gymnasium", name, import_package("gymnasium", "gymnasium").registry)
     return Gymnasium(name, options)
 
 
 def names() -> list[str]:
     """Environments that are registered and can draw themselves as text."""
-    gymnasium = package("gymnasium", "gymnasium")
+    gymnasium = import_package("gymnasium", "gymnasium")
     return [name for name, spec in gymnasium.registry.items() if name.partition("-")[0] in _LEGENDS]
 
 
@@ -58,7 +58,7 @@ class Gymnasium:
         return [{} for _ in range(limit or 1)]
 
     def environment(self, row: Mapping[str, Any]) -> "DrawnEnvironment":  # noqa: ARG002
-        gymnasium = package("gymnasium", "gymnasium")
+        gymnasium = import_package("gymnasium", "gymnasium")
         try:
             environment = gymnasium.make(self._id, render_mode="ansi", **self._options)
         except (gymnasium.error.Error, TypeError, ValueError) as error:

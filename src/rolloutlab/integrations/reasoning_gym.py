@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rolloutlab.environments.adapters import check_name, name_with, package
+from rolloutlab.environments.adapters import check_name, import_package, name_with
 from rolloutlab.environments.protocol import Step
 from rolloutlab.errors import InputError
 
@@ -25,7 +25,7 @@ def source(name: str, **options: Any) -> "ReasoningGym":
 
 def names() -> list[str]:
     """The data sets of the package; `composite` mixes others and has none of its own."""
-    return sorted(set(package("reasoning_gym.factory", "reasoning-gym").DATASETS) - {"composite"})
+    return sorted(set(import_package("reasoning_gym.factory", "reasoning-gym").DATASETS) - {"composite"})
 
 
 class ReasoningGym:
@@ -62,7 +62,7 @@ class ReasoningGym:
 
     def _made(self, seed: int) -> Any:
         """A data set of one question."""
-        create = package("reasoning_gym", "reasoning-gym").create_dataset
+        create = import_package("reasoning_gym", "reasoning-gym").create_dataset
         try:
             return create(self._dataset, **self._options, seed=seed, size=1)
         except (AssertionError, TypeError, ValueError) as error:

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rolloutlab.environments.adapters import check_name, name_with, package
+from rolloutlab.environments.adapters import check_name, import_package, name_with
 from rolloutlab.environments.protocol import Step
 
 _RAW = "-raw"
@@ -24,7 +24,7 @@ def source(name: str, **options: Any) -> "TextArena":
 
 def names() -> list[str]:
     """The games of the package for one player."""
-    textarena = package("textarena", "textarena")
+    textarena = import_package("textarena", "textarena")
     folder = Path(textarena.__file__ or "").parent
     alone: dict[str, bool] = {}
     for spec in _registry().values():
@@ -63,7 +63,7 @@ class Game:
     """
 
     def __init__(self, name: str, options: Mapping[str, Any]) -> None:
-        textarena = package("textarena", "textarena")
+        textarena = import_package("textarena", "textarena")
         self._unseen = textarena.ObservationType.PLAYER_ACTION
         self._generator = random.Random()
         with self._own_random():
@@ -122,5 +122,5 @@ def _take_over_random() -> None:
 
 
 def _registry() -> Mapping[str, Any]:
-    registry: Mapping[str, Any] = package("textarena.envs.registration", "textarena").ENV_REGISTRY
+    registry: Mapping[str, Any] = import_package("textarena.envs.registration", "textarena").ENV_REGISTRY
     return registry

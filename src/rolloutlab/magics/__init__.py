@@ -4,7 +4,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.magics import completion
-from rolloutlab.magics.base import LabMagics, Opened, with_body
+from rolloutlab.magics.base import LabMagics, Opened, add_body
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def register(shell: "InteractiveShell", session: "Session | None" = None) -> None:
-    """Register every magic with one session: the one handed in, the notebook's own, or a new one."""
+    """Register every magic with one session: the given one, the notebook's own, or a new one."""
     from rolloutlab.magics.chat import ChatMagics
     from rolloutlab.magics.collections import CollectionMagics
     from rolloutlab.magics.compare import CompareMagics
@@ -50,14 +50,14 @@ def register(shell: "InteractiveShell", session: "Session | None" = None) -> Non
     for kind in kinds:
         shell.register_magics(kind(shell, opened))
     shell.events.register("post_run_cell", shell.magics_manager.registry["SearchMagics"].after_cell)
-    shell.input_transformers_cleanup.insert(0, with_body)
+    shell.input_transformers_cleanup.insert(0, add_body)
     completion.register(shell)
 
 
 def unregister(shell: "InteractiveShell") -> None:
-    """Remove the magics. Their session stays for `rolloutlab.lab()`, and its objects go on working."""
+    """Remove the magics. Their session stays for `rolloutlab.lab()`, and its objects still work."""
     completion.unregister(shell)
-    shell.input_transformers_cleanup[:] = [t for t in shell.input_transformers_cleanup if t is not with_body]
+    shell.input_transformers_cleanup[:] = [t for t in shell.input_transformers_cleanup if t is not add_body]
     for callback in filter(_is_ours, list(shell.events.callbacks["post_run_cell"])):
         shell.events.unregister("post_run_cell", callback)
     for magics in shell.magics_manager.magics.values():
@@ -66,9 +66,10 @@ def unregister(shell: "InteractiveShell") -> None:
 
 
 def registered(shell: "InteractiveShell") -> list[LabMagics]:
-    """Every object with magics of rolloutlab that the shell has or had."""
+    """List every object with magics of rolloutlab that the shell has or had."""
     return [magics for magics in shell.magics_manager.registry.values() if isinstance(magics, LabMagics)]
 
 
 def _is_ours(method: Any) -> bool:
-    return isinstance(method, MethodType) and isinstance(method.__self__, LabMagics)  # asking a lazy one loads it
+    # the type comes first: asking a lazily loaded magic for an attribute would load it
+    return isinstance(method, MethodType) and isinstance(method.__self__, LabMagics)

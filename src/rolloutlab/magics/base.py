@@ -1,4 +1,4 @@
-"""Base of the magics: options as typed values or `InputError`, results bound with -o, cells without a body."""
+"""Base of the magics: parsed options or an `InputError`, results that -o binds, cells without a body."""
 
 import ast
 import difflib
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OURS = ("%%chat", "%%reward", "%%rollout", "%%train")
+"""Cell magics that accept an empty body."""
 
 
 class argument(magic_arguments.argument):  # noqa: N801 - it takes the place of IPython's decorator
@@ -57,7 +58,8 @@ def magic(name: str | None = None, *, binds: str = "") -> Callable[[F], F]:
         if binds:
             help_ = f"bind {binds} to this variable"
             function = argument("-o", "--output", metavar="VARIABLE", help=help_)(function)
-            function.decorators.insert(0, function.decorators.pop())  # type: ignore[attr-defined]  # the last in the help
+            # IPython lists the options from the last applied decorator to the first: this puts -o last
+        function.decorators.insert(0, function.decorators.pop())  # type: ignore[attr-defined]
 
         @no_var_expand
         @wraps(magic_arguments.magic_arguments(name)(function))
@@ -68,7 +70,7 @@ def magic(name: str | None = None, *, binds: str = "") -> Callable[[F], F]:
                 magics.variables[options.output] = result
             return result
 
-        shown = signature(function)  # for %NAME?, which shows the parameters that IPython fills: line and cell
+        shown = signature(function)  # `%NAME?` shows it, with the parameters that IPython passes: line and cell
         magics, options, *cell = shown.parameters.values()
         parameters = [magics, options.replace(name="line", annotation=str), *cell]
         run.__signature__ = shown.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -78,12 +80,12 @@ def magic(name: str | None = None, *, binds: str = "") -> Callable[[F], F]:
 
 
 def kind_of(action: Action) -> str:
-    """The kind of values that an option takes."""
+    """Return the kind of values that an option takes."""
     return getattr(action, "values", action.dest)
 
 
 class Opened:
-    """The session of a notebook, made when a cell first needs it, because its imports take longer than pandas."""
+    """The session of a notebook. It is made when a cell first needs it, because its imports take longer than pandas."""
 
     def __init__(self, session: "Session | None" = None) -> None:
         if session:
@@ -96,7 +98,7 @@ class Opened:
 
     @property
     def is_open(self) -> bool:
-        """Whether a cell has needed it."""
+        """Whether a cell has needed the session."""
         return "session" in self.__dict__
 
 
@@ -114,8 +116,11 @@ class LabMagics(Magics):
         return self.opened.session
 
     def options(self, magic: Any, line: str) -> Namespace:
-        """The options of a line, or InputError: IPython's own error would not stop a notebook that runs unattended."""
-        magic.parser.allow_abbrev = False  # --k would be --key-env
+        """Parse the options of a line.
+
+        A wrong line raises InputError, because IPython's own error would not stop a notebook that runs unattended.
+        """
+        magic.parser.allow_abbrev = False  # an abbreviation such as --k for --key-env is an error
         try:
             parsed: Namespace = parse_argstring(magic, line)
         except ValueError:
@@ -123,15 +128,15 @@ class LabMagics(Magics):
         except UsageError as error:
             message = str(error).replace("argument ", "", 1)
             prefix = "%%" if magic.__name__ in self.magics["cell"] else "%"
-            usage = f"{prefix}{magic.__name__.rstrip('_')}? shows the options"  # import_
-            raise InputError(message, hint=_closest(message, magic.parser) or usage) from None
+            usage = f"{prefix}{magic.__name__.rstrip('_')}? shows the options"  # the method of %import is `import_`
+            raise InputError(message, hint=_find_closest(message, magic.parser) or usage) from None
         name = getattr(parsed, "output", None)
         if name and (not name.isidentifier() or keyword.iskeyword(name)):
             raise InputError(f"{name!r} is not a variable name", hint="-o NAME")
         return parsed
 
     def value(self, expression: str) -> Any:
-        """The value of a notebook variable, or of an expression such as `rows[:16]`; or InputError."""
+        """Evaluate a notebook variable, or an expression such as `rows[:16]`; raise InputError if it has no value."""
         try:
             return eval(expression, self.variables)
         except NameError as error:
@@ -141,34 +146,34 @@ class LabMagics(Magics):
             raise InputError(f"{expression} has no value: {error}", hint="a DataFrame or a list") from error
 
     def rows(self, expression: str) -> Any:
-        """The value of an expression. If it has no value but is the name of a data file: the path of that file."""
+        """Evaluate an expression. If it has no value but is the name of a data file, return the path of that file."""
         from rolloutlab.sampling.data_files import is_data_file
 
         try:
             return self.value(expression)
         except InputError:
             with suppress(OSError):  # a long expression cannot be a file name
-                if is_data_file(unquoted(expression)) or Path(expression).is_file():
-                    return Path(unquoted(expression))
+                if is_data_file(unquote(expression)) or Path(expression).is_file():
+                    return Path(unquote(expression))
             raise
 
     def tools_named(self, names: str) -> list[Any]:
-        """The tools in a list with commas or spaces.
+        """Return the tools in a list with commas or spaces.
 
-        A name with a variable is its value, such as a function. Any other name stays, as that of an MCP server or of
-        one of its tools.
+        The name of a variable becomes its value, such as a function. Any other name stays: it is that of an MCP server
+        or of one of its tools.
         """
         listed = names.replace(",", " ").split()
         return [self.value(name) if name.partition(".")[0] in self.variables else name for name in listed]
 
     def environment(self, text: str) -> Any:
-        """The value of an expression such as `GuessNumber`. A name such as `textarena:Bandit` stays a text."""
+        """Evaluate an expression such as `GuessNumber`. A name such as `textarena:Bandit` stays a text."""
         if re.match(r"['\"]?[a-z-]+:", text):
-            return unquoted(text)
+            return unquote(text)
         try:
             return self.value(text)
         except InputError as error:
-            from rolloutlab.plugins import ENVIRONMENTS, names  # and importlib.metadata
+            from rolloutlab.plugins import ENVIRONMENTS, names  # imported late: it imports importlib.metadata
 
             if text in names(ENVIRONMENTS):
                 raise InputError(f"{text} has several environments", hint=f"--env {text}:NAME") from error
@@ -176,13 +181,14 @@ class LabMagics(Magics):
 
     @staticmethod
     def given(options: Namespace, *names: str) -> dict[str, Any]:
-        """The named options that a user gave. The others are left out, so that the defaults of the call apply."""
+        """Return the named options that a user gave. Others are left out, so that the defaults of the call apply."""
         return {name: value for name in names if (value := getattr(options, name)) is not None}
 
     def check_fixed(self, options: Namespace, mode: str, *names: str, cell: str = "") -> None:
-        """InputError if an option or a text is given that the collection already has.
+        """Raise InputError if an option or a text is given that the collection already has.
 
-        mode: the magic and the option that continues the collection, such as `%%chat --resume`.
+        mode: the magic and the option that continues the collection, such as `%%chat --resume`. names: the options that
+        the collection has. cell: the text of the cell.
         """
         fixed = ["-n" if name == "n" else f"--{name.replace('_', '-')}" for name in self.given(options, *names)]
         fixed += ["a text"] if cell.strip() else []
@@ -193,11 +199,11 @@ class LabMagics(Magics):
 
 
 _ALIKE = 0.75
-"""How similar a mistyped option must be to the suggested one: `--sort` suggests neither `--history` nor `--best`."""
+"""The least similarity of a suggested option to a mistyped one: `--sort` suggests neither `--history` nor `--best`."""
 
 
-def _closest(message: str, parser: ArgumentParser) -> str | None:
-    """The option or choice closest to the one that a parser's error names."""
+def _find_closest(message: str, parser: ArgumentParser) -> str | None:
+    """Find the option or choice closest to the one that a parser's error names."""
     wrong = re.search(r"invalid choice: '(.*?)'|unrecognized arguments: (--?[\w-]+)", message)
     if not wrong:
         return None
@@ -207,24 +213,24 @@ def _closest(message: str, parser: ArgumentParser) -> str | None:
     return close[0] if close else None
 
 
-def unquoted(text: str) -> str:
-    """An argument without the quotes around it, which IPython leaves there."""
+def unquote(text: str) -> str:
+    """Remove the quotes around an argument, which IPython leaves there."""
     quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
     return text[1:-1] if quoted else text
 
 
 def literal(text: str) -> str:
-    """An argument. Quoted text is read as a Python string, so that "\\n" is a new line. Other text stays as it is."""
+    """Read quoted text as a Python string, so that "\\n" is a new line. Other text stays as it is."""
     try:
         return str(ast.literal_eval(text)) if text[:1] in {"'", '"'} else text
     except (SyntaxError, ValueError):
         return text
 
 
-def with_body(lines: list[str]) -> list[str]:
-    """Let a cell that is only `%%train NAME` reach the magic, which accepts an empty body."""
+def add_body(lines: list[str]) -> list[str]:
+    """Add an empty body to a cell that is only `%%train NAME`, because IPython calls no cell magic without a body."""
     ours = bool(lines) and lines[0].split(None, 1)[:1] in [[name] for name in _OURS]
     return [lines[0].rstrip("\n") + "\n", "\n"] if ours and not "".join(lines[1:]).strip() else lines
 
 
-with_body.has_side_effects = True  # type: ignore[attr-defined]  # so that a terminal still asks for the cell's body
+add_body.has_side_effects = True  # type: ignore[attr-defined]  # without it, a terminal would not ask for the body

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.magic import line_magic, magics_class
 
-from rolloutlab.magics.base import LabMagics, argument, magic, unquoted
+from rolloutlab.magics.base import LabMagics, argument, magic, unquote
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 
 
 def ranking(text: str) -> list[int | list[int]]:
-    """The ranking that `2,0=3,1` writes: positions from the best to the worst, `=` between what is equally good."""
-    places = [[int(position) for position in place.split("=")] for place in unquoted(text).split(",")]
+    """Parse a ranking such as `2,0=3,1`: positions from the best to the worst, `=` between those equally good.
+
+    Its name is in argparse's error about a wrong value: "invalid ranking value".
+    """
+    places = [[int(position) for position in place.split("=")] for place in unquote(text).split(",")]
     return [place if len(place) > 1 else place[0] for place in places]
 
 
@@ -24,7 +27,7 @@ class CollectionMagics(LabMagics):
     """Look at what was sampled."""
 
     @magic(binds="the table")
-    @argument("pattern", nargs="?", type=unquoted, help="only names like this, such as 'cap*'")
+    @argument("pattern", nargs="?", type=unquote, help="only names like this, such as 'cap*'")
     @argument("--delete", metavar="NAME", help="hide all generations of a collection, or one (NAME:2)")
     @argument("--restore", metavar="NAME", help="bring back what was deleted last under this name")
     @argument("--rename", nargs=2, metavar=("OLD", "NEW"), help="give a collection another name")

@@ -53,7 +53,7 @@ class CompareMagics(LabMagics):
             return float(answer.strip() == row["capital"])
         """
         given = self.given(options, "n", "model", "concurrency", "anytime", "best")
-        named = not {"@", "/"} & set(options.name)  # which no collection's name has
+        named = not {"@", "/"} & set(options.name)  # the name of a checkpoint has one of them, a collection's has none
         if checkpoints := [*([] if named else [options.name]), *options.checkpoints]:
             given["checkpoints"] = checkpoints
         if options.over:
@@ -68,12 +68,12 @@ class CompareMagics(LabMagics):
         return self.session.compare(
             options.name if named else None,
             reward,
-            before=None if options.before is None else _step(options.before),
-            after=None if options.after == "latest" else _step(options.after),
+            before=None if options.before is None else _parse_step(options.before),
+            after=None if options.after == "latest" else _parse_step(options.after),
             variables=self.variables,
             **given,
         )
 
 
-def _step(text: str) -> int | str:
+def _parse_step(text: str) -> int | str:
     return int(text) if text.isdecimal() else text

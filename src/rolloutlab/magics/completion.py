@@ -1,4 +1,4 @@
-"""Tab completion of the magics: options, and values that the kernel knows; it starts no service, sends no request."""
+"""Tab completion of the magics: options, and values that the kernel knows. It neither starts nor asks a service."""
 
 import os
 import re
@@ -28,18 +28,20 @@ _OPTION_VALUE = re.compile(
 )
 """The value that is being typed for an option. It may have several words if it is quoted."""
 _FIELD_VALUE = re.compile(r"(?P<field>[\w.]+)`?\s*(?:==|!=|(?:not )?in\s*[(\[].*)\s*['\"](?P<begun>[^'\"]*)$")
+"""The text that is being typed as a value of a field, in a condition."""
 _DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+"""A field that a condition can name without backticks."""
 _FIELD_KINDS = ("where", "rank", "fields")  # kinds of values that name fields of trajectories
 _TRAINING_LINE = re.compile(r"\s*(?P<name>\w*)(?P<colon>\s*:\s*(?P<value>\S*))?")
 
 
-def _sizes(magics: LabMagics) -> dict[str, int]:
-    """The groups of each collection."""
+def _list_collections(magics: LabMagics) -> dict[str, int]:
+    """Return the number of groups of each collection, by the names that select it."""
     return magics.session.store.sizes() if _has_lab(magics) else {}
 
 
 def _groups(magics: LabMagics) -> Iterable[str]:
-    return (f"{label}/{position}" for label, groups in _sizes(magics).items() for position in range(groups))
+    return (f"{label}/{position}" for label, groups in _list_collections(magics).items() for position in range(groups))
 
 
 def _jobs(magics: LabMagics) -> Iterable[str]:
@@ -47,24 +49,25 @@ def _jobs(magics: LabMagics) -> Iterable[str]:
 
 
 def _policies(magics: LabMagics) -> Iterable[str]:
-    """What can be sampled: models, and checkpoints that a service listed or a job made."""
+    """List what can be sampled: models, and checkpoints that a service listed or a job made."""
     jobs = magics.session.store.jobs.newest_first() if _has_lab(magics) else ()
     made = {f"{job.model}@{job.step}" for job in jobs if job.step is not None}
     return sorted({*magics.session.models.seen, magics.session.models.selected, *made, *(job.model for job in jobs)})
 
 
 def _runs(magics: LabMagics) -> Iterable[str]:
-    """Models of which jobs of the lab have made a checkpoint."""
+    """List the models of which jobs of the lab have made a checkpoint."""
     jobs = magics.session.store.jobs.newest_first() if _has_lab(magics) else ()
     return list(dict.fromkeys(job.model for job in jobs if job.step is not None))
 
 
 def _steps(magics: LabMagics) -> list[str]:
-    """The steps of the checkpoints of the selected model."""
+    """List the steps of the checkpoints of the selected model."""
     models = magics.session.models
     parts = [(name in models.seen, *name.partition("@")) for name in _policies(magics)]
     known = {step: listed for listed, name, at, step in parts if at and name == models.selected}
-    return sorted(known if any(known.values()) else {"0", *known}, key=int)  # a service that lists steps lists all
+    # a service that lists any step lists all; otherwise the steps are those that jobs made, and 0
+    return sorted(known if any(known.values()) else {"0", *known}, key=int)
 
 
 def _functions(magics: LabMagics) -> Iterable[str]:
@@ -77,7 +80,7 @@ def _is_environment(value: Any) -> bool:
 
 
 def _services(magics: LabMagics) -> Iterable[str]:
-    from rolloutlab.settings import (  # which load pydantic: nothing before a first cell needs it
+    from rolloutlab.settings import (  # imported late: they import pydantic, which nothing needs before a first cell
         EMBEDDED,
         connectable,
         vendors,
@@ -93,7 +96,7 @@ def _services(magics: LabMagics) -> Iterable[str]:
 
 
 def _servers(magics: LabMagics) -> Iterable[str]:
-    """The embedded service, and the MCP servers whose tools were added."""
+    """List the embedded service, and the MCP servers that you are signed in to or have added."""
     from rolloutlab.settings import EMBEDDED
 
     return list(dict.fromkeys([EMBEDDED, *magics.session.tools.urls()]))
@@ -111,7 +114,7 @@ def _projects(magics: LabMagics) -> Iterable[str]:
 
 
 VALUES: Mapping[str, Callable[[LabMagics], Iterable[str]]] = {
-    **dict.fromkeys(("collections", "name", "names", "delete", "rename"), _sizes),
+    **dict.fromkeys(("collections", "name", "names", "delete", "rename"), _list_collections),
     **dict.fromkeys(("groups", "group"), _groups),
     **dict.fromkeys(("job_id", "jobs"), _jobs),
     **dict.fromkeys(("model", "judge"), _policies),
@@ -130,33 +133,33 @@ VALUES: Mapping[str, Callable[[LabMagics], Iterable[str]]] = {
     "key variables": lambda _magics: sorted(name for name in os.environ if re.search("KEY|TOKEN", name)),
     "projects": _projects,
 }
-"""The present values of each kind; a kind that is not here has no completion."""
+"""Functions that list the present values, by their kind. A kind that is not here has no completion."""
 
 
-def _present(kind: str, magics: LabMagics, begun: str) -> Iterable[str]:
-    """The values of a kind. Environments are those of the notebook, and those of an adapter whose prefix is typed."""
+def _list_values(kind: str, magics: LabMagics, begun: str) -> Iterable[str]:
+    """List the values of a kind. Environments are those of the notebook, and of an adapter whose prefix is typed."""
     if kind == "env":
-        from rolloutlab.environments.adapters import adapted_names  # and plug-ins, for which `%load_ext` does not wait
+        from rolloutlab.environments.adapters import complete_names  # imported late: `%load_ext` loads no plug-ins
 
-        return [*_variables(magics, _is_environment), *adapted_names(begun)]
+        return [*_variables(magics, _is_environment), *complete_names(begun)]
     values = VALUES[kind](magics) if kind in VALUES else ()
-    from rolloutlab.store.models import is_hidden  # and pydantic, which a first cell does not wait for
+    from rolloutlab.store.models import is_hidden  # imported late: it imports pydantic
 
     return values if begun.startswith(_COMPARE) else (value for value in values if not is_hidden(value))
 
 
 class Matcher:
-    """Completions in the line of one of the magics, or in the options of a `%%train` cell."""
+    """Completes the line of one of the magics, or the options of a `%%train` cell."""
 
     def __init__(self, shell: "InteractiveShell") -> None:
         self._shell = shell
 
     def complete(self, cell: str, line: int, column: int) -> tuple[str, list[str]]:
-        """The fragment before the cursor, and what can replace it."""
+        """Return the fragment before the cursor, and what can replace it."""
         lines = cell.split("\n")
         until = lines[line][:column] if line < len(lines) else ""
         if line and self._ours(lines[0]) and lines[0].split()[0] == "%%train":
-            return training_option(until)
+            return complete_training_option(until)
         start = _LINE.search(until)
         if not start or (start["name"].startswith("%%") and line):
             return "", []
@@ -168,43 +171,46 @@ class Matcher:
             typed = _OPTION_VALUE.search(start["rest"])
             option = typed and magic.parser._option_string_actions.get(typed["flag"])
             if typed and option and (kind := kind_of(option)) in _FIELD_KINDS:
-                return field_or_value(typed["quoted"] or typed["bare"] or "", magics, ticked=kind != "fields")
-            if start["name"] == "%tools" and not typed and (words := tool_words(start["rest"], magics)):
+                return complete_field(typed["quoted"] or typed["bare"] or "", magics, ticked=kind != "fields")
+            if start["name"] == "%tools" and not typed and (words := complete_tool_word(start["rest"], magics)):
                 return words
             begun = start["rest"].split(" ")[-1].rpartition("=")[2]
-            return next_word(start["rest"], magic.parser, lambda kind: _present(kind, magics, begun))
+            return complete_word(start["rest"], magic.parser, lambda kind: _list_values(kind, magics, begun))
         except RolloutlabError:  # settings or a lab that cannot be read: the cell will raise it
             return "", []
 
     def _ours(self, line: str) -> Any:
-        """The magic that a line begins with, a bound method of `LabMagics`; None if it is not one of ours."""
+        """Find the magic that a line begins with, a bound method of `LabMagics`; None if it is not one of ours."""
         word = (line.split() or [""])[0]
         magic = self._shell.find_magic(word.lstrip("%"), "cell" if word.startswith("%%") else "line")
         owner = getattr(magic, "__self__", None)
         return magic if isinstance(owner, LabMagics) and word.startswith("%") else None
 
 
-def next_word(rest: str, parser: ArgumentParser, values: Callable[[str], Iterable[str]]) -> tuple[str, list[str]]:
-    """The last word of a magic's line, perhaps empty, and its completions. values: those of a kind of option."""
+def complete_word(rest: str, parser: ArgumentParser, values: Callable[[str], Iterable[str]]) -> tuple[str, list[str]]:
+    """Return the last word of a magic's line, perhaps empty, and its completions.
+
+    rest: the line after the name of the magic. values: lists the values of a kind.
+    """
     *words, begun = re.split(r"\s+", rest.lstrip()) if rest.strip() else [""]
     options = parser._option_string_actions
     flag, equals, value = begun.partition("=")
     if equals and flag in options:
-        return value, _beginning(value, _possible(options[flag], values))
+        return value, _starting_with(value, _values_of(options[flag], values))
     if words and words[-1] in options and options[words[-1]].nargs != 0:
-        return begun, _beginning(begun, _possible(options[words[-1]], values))
+        return begun, _starting_with(begun, _values_of(options[words[-1]], values))
     flags = [option for option in options if option.startswith("--") or len(option) == 2]
     given = {options[word].dest for word in words if word in options}
     flags = [flag for flag in flags if options[flag].dest not in given | {"help"}]
     if begun.startswith("-"):
-        return begun, _beginning(begun, flags)
-    place = _place(words, parser)
-    matches = _beginning(begun, _possible(place, values)) if place else []
+        return begun, _starting_with(begun, flags)
+    place = _next_positional(words, parser)
+    matches = _starting_with(begun, _values_of(place, values)) if place else []
     return begun, matches or ([flag for flag in flags if flag.startswith("--")] if not begun else [])
 
 
-def tool_words(rest: str, magics: LabMagics) -> tuple[str, list[str]] | None:
-    """As `next_word`, for the words of `%tools`, which depend on the first word. None if an option is being typed."""
+def complete_tool_word(rest: str, magics: LabMagics) -> tuple[str, list[str]] | None:
+    """Complete a word of `%tools`, which depends on the first word; None if an option is being typed."""
     *words, begun = re.split(r"\s+", rest.lstrip())
     if begun.startswith("-"):
         return None
@@ -213,11 +219,11 @@ def tool_words(rest: str, magics: LabMagics) -> tuple[str, list[str]] | None:
         ("add",): _servers(magics),
         ("call",): _server_tools(magics),
     }
-    return begun, _beginning(begun, known.get(tuple(words), []))
+    return begun, _starting_with(begun, known.get(tuple(words), []))
 
 
-def field_or_value(typed: str, magics: LabMagics, *, ticked: bool) -> tuple[str, list[str]]:
-    """As `next_word`, inside a condition, a rank or a list of fields: fields, or after `==` some values of the field.
+def complete_field(typed: str, magics: LabMagics, *, ticked: bool) -> tuple[str, list[str]]:
+    """Complete a field inside a condition, a rank or a list of fields; after `==`, a value of the field.
 
     ticked: put fields that are not Python names into backticks, as conditions and ranks need them.
     """
@@ -225,22 +231,22 @@ def field_or_value(typed: str, magics: LabMagics, *, ticked: bool) -> tuple[str,
         return "", []
     index = magics.session.index
     if value := _FIELD_VALUE.search(typed):
-        return value["begun"], _beginning(value["begun"], index.values(value["field"]))
+        return value["begun"], _starting_with(value["begun"], index.values(value["field"]))
     begun = re.search(r"[\w.]*$", typed)[0]  # type: ignore[index]  # it may be empty, and always matches
-    fields = _beginning(begun, index.fields())
+    fields = _starting_with(begun, index.fields())
     return begun, [f"`{field}`" if ticked and not _DOTTED.fullmatch(field) else field for field in fields]
 
 
-def training_option(line: str) -> tuple[str, list[str]]:
-    """As `next_word`, for a line of a `%%train` cell: the names of options, or the values if an option has a few."""
+def complete_training_option(line: str) -> tuple[str, list[str]]:
+    """Complete a line of a `%%train` cell: the name of an option, or its value if it has only a few."""
     typed = _TRAINING_LINE.fullmatch(line)
     if not typed:
         return "", []
     if not typed["colon"]:
-        return typed["name"], _beginning(typed["name"], [f"{name}: " for name in (ALGORITHM, *OPTIONS)])
+        return typed["name"], _starting_with(typed["name"], [f"{name}: " for name in (ALGORITHM, *OPTIONS)])
     option = OPTIONS.get(typed["name"])
     values = ALGORITHMS if typed["name"] == ALGORITHM else option.values if option else ()
-    return typed["value"], _beginning(typed["value"], values)
+    return typed["value"], _starting_with(typed["value"], values)
 
 
 def register(shell: "InteractiveShell") -> None:
@@ -282,7 +288,7 @@ def _as_matcher(matcher: Matcher) -> Any:
 
 
 def _as_hook(matcher: Matcher) -> Callable[[Any, Any], list[str]]:
-    """A hook for IPython before 8.6, which passes one line and replaces a symbol: only a part of a word."""
+    """Make a hook for IPython before 8.6, which passes one line and replaces only a symbol, a part of a word."""
 
     def matches(_shell: Any, event: Any) -> list[str]:
         begun, texts = matcher.complete(event.text_until_cursor, 0, len(event.text_until_cursor))
@@ -298,14 +304,14 @@ def _is_ours(matcher: Any) -> bool:
 
 
 def _takes_matchers() -> bool:
-    """Matchers that see the whole cell came with IPython 8.6."""
+    """Whether the shell takes matchers, which see the whole cell. IPython has them since 8.6."""
     from IPython.core import completer
 
     return hasattr(completer, "context_matcher")
 
 
-def _place(words: list[str], parser: ArgumentParser) -> Action | None:
-    """The positional argument that comes after these words, if one may."""
+def _next_positional(words: list[str], parser: ArgumentParser) -> Action | None:
+    """Return the positional argument that comes after these words, if one may."""
     options = parser._option_string_actions
     takers = {i + 1 for i, word in enumerate(words) if word in options and options[word].nargs != 0}
     done = sum(1 for i, word in enumerate(words) if word and not word.startswith("-") and i not in takers)
@@ -314,16 +320,16 @@ def _place(words: list[str], parser: ArgumentParser) -> Action | None:
     return places[done] if done < len(places) else places[-1] if many else None
 
 
-def _possible(action: Action, values: Callable[[str], Iterable[str]]) -> Iterable[str]:
+def _values_of(action: Action, values: Callable[[str], Iterable[str]]) -> Iterable[str]:
     return map(str, action.choices) if action.choices else values(kind_of(action))
 
 
-def _beginning(begun: str, words: Iterable[str]) -> list[str]:
+def _starting_with(begun: str, words: Iterable[str]) -> list[str]:
     return list(islice((word for word in words if word.startswith(begun)), _MAX_COMPLETIONS))
 
 
 def _has_lab(magics: LabMagics) -> bool:
-    """Completion must not create a lab."""
+    """Whether there is a lab: completion must not create one."""
     return magics.session.settings.database.exists()
 
 
@@ -334,6 +340,6 @@ def _variables(magics: LabMagics, fits: Callable[[Any], bool]) -> list[str]:
 
 
 def _is_frame(value: Any) -> bool:
-    """A DataFrame, without importing pandas for it."""
+    """Whether a value is a DataFrame, without importing pandas."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(value, pandas.DataFrame)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from IPython.core.magic import line_magic, magics_class
 
 from rolloutlab.errors import InputError
-from rolloutlab.magics.base import LabMagics, argument, magic, unquoted
+from rolloutlab.magics.base import LabMagics, argument, magic, unquote
 
 if TYPE_CHECKING:
     from rolloutlab.training.checkpoint_export import CheckpointExport
@@ -19,9 +19,7 @@ class ExchangeMagics(LabMagics):
     """Collections to files and back."""
 
     @magic(binds="what was written")
-    @argument(
-        "names", nargs="+", type=unquoted, metavar="name", help="collections, then the file: NAME [NAME ...] FILE"
-    )
+    @argument("names", nargs="+", type=unquote, metavar="name", help="collections, then the file: NAME [NAME ...] FILE")
     @argument(
         "--format",
         values="writable",
@@ -30,7 +28,7 @@ class ExchangeMagics(LabMagics):
     @argument("--best", action="store_true", help="only the trajectory with the highest reward of each group")
     @argument("--min-reward", type=float, metavar="X", help="only trajectories with at least this reward")
     @argument("--overwrite", action="store_true", help="replace the file, or the folder of an earlier export")
-    @argument("--to", type=unquoted, metavar="FOLDER", help="write the checkpoint MODEL@STEP to this folder instead")
+    @argument("--to", type=unquote, metavar="FOLDER", help="write the checkpoint MODEL@STEP to this folder instead")
     @argument("--merged", action="store_true", help="with --to: a whole model, with the adapter merged into its base")
     @argument("--push", metavar="OWNER/REPO", help="with --to: upload the folder to the Hugging Face hub, too")
     @line_magic
@@ -45,7 +43,7 @@ class ExchangeMagics(LabMagics):
             %export lab/practice@3 --to best
             %export lab/practice@3 --to best-merged --merged --push me/capitals
         """
-        _check_mix(options)
+        _check_options(options)
         if options.to:
             kept = {name: getattr(options, name) for name in ("merged", "push", "overwrite")}
             return self.session.models.export(options.names[0], options.to, **kept)
@@ -56,7 +54,7 @@ class ExchangeMagics(LabMagics):
     @magic("import", binds="the collection, or a list of several,")
     @argument(
         "path",
-        type=unquoted,
+        type=unquote,
         metavar="file",
         help="a file of %%export, OpenAI fine-tuning JSONL, or groups of openpipe-art",
     )
@@ -88,8 +86,8 @@ class ExchangeMagics(LabMagics):
         return self.session.files.logprobs(options.name, options.model)
 
 
-def _check_mix(options: Namespace) -> None:
-    """InputError for options of a file together with those of a checkpoint's folder."""
+def _check_options(options: Namespace) -> None:
+    """Raise InputError for options of a file together with those of a checkpoint's folder."""
     names, first = " ".join(options.names), options.names[0]
     of_file = [f"--{name.replace('_', '-')}" for name in ("format", "best", "min_reward") if getattr(options, name)]
     if options.to and of_file:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.magic import line_magic, magics_class
 
-from rolloutlab.magics.base import LabMagics, argument, magic, unquoted
+from rolloutlab.magics.base import LabMagics, argument, magic, unquote
 
 if TYPE_CHECKING:
     from rolloutlab.widgets.login.render import SignInTable
@@ -19,7 +19,7 @@ class SignInMagics(LabMagics):
     @argument(
         "server",
         nargs="?",
-        type=unquoted,
+        type=unquote,
         values="servers",
         help="its address, or embedded: the MCP server of the embedded service; default: the connected service",
     )
@@ -29,11 +29,9 @@ class SignInMagics(LabMagics):
         help="store the tokens for later kernels, in the keyring or in a file that only you can read",
     )
     @argument("--paste", action="store_true", help="ask for the address that the browser ends on")
+    @argument("--issuer", metavar="URL", type=unquote, help="the authorization server, if the server does not name one")
     @argument(
-        "--issuer", metavar="URL", type=unquoted, help="the authorization server, if the server does not name one"
-    )
-    @argument(
-        "--client-id", metavar="ID", type=unquoted, help="the id of a client that is registered there for rolloutlab"
+        "--client-id", metavar="ID", type=unquote, help="the id of a client that is registered there for rolloutlab"
     )
     @argument(
         "--secret-env", metavar="NAME", values="key variables", help="the variable that holds the client's secret"
@@ -69,7 +67,7 @@ class SignInMagics(LabMagics):
         return self.session.whoami()
 
     @magic(binds="what is left")
-    @argument("server", nargs="?", type=unquoted, values="servers", help="its address, or embedded; default: all")
+    @argument("server", nargs="?", type=unquote, values="servers", help="its address, or embedded; default: all")
     @line_magic
     def logout(self, options: Namespace) -> "SignInTable":
         """Revoke and delete tokens; shows where you are still signed in."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import cell_magic, line_magic, magics_class
 
 from rolloutlab.errors import InputError
-from rolloutlab.magics.base import LabMagics, argument, magic, unquoted
+from rolloutlab.magics.base import LabMagics, argument, magic, unquote
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,7 +111,7 @@ class RewardMagics(LabMagics):
         action="store_true",
         help="undo the newest change that is not undone yet",
     )
-    @argument("--from", dest="file", type=unquoted, metavar="FILE", help="take the rewards of an edited labels.csv")
+    @argument("--from", dest="file", type=unquote, metavar="FILE", help="take the rewards of an edited labels.csv")
     @line_magic
     def rewards(self, options: Namespace) -> "RewardsView | pd.DataFrame":
         """Show the rewards of collections as a table to sort, filter and edit, or their history.
@@ -120,7 +120,7 @@ class RewardMagics(LabMagics):
 
             %rewards capitals --from labels.csv
         """
-        names = [unquoted(name) for name in options.names]
+        names = [unquote(name) for name in options.names]
         if options.undo_rewards or options.reward_history or options.file:
             if len(names) > 1:
                 message = (
@@ -155,7 +155,7 @@ class RewardMagics(LabMagics):
         )
 
     def _functions(self, options: Namespace, cell: str) -> "Functions | None":
-        """The functions that score; None with --resume and an empty cell, which means those that scored last."""
+        """Return the functions that score. None, with --resume and an empty cell, means those that scored last."""
         if options.grader is not None:
             if bool(options.grader) == bool(cell.strip()):
                 message = "a grader is in the file or in the cell, one of both"
@@ -168,7 +168,7 @@ class RewardMagics(LabMagics):
         return None if options.resume and not cell.strip() else compile_reward(cell, self.variables)
 
     def _named(self, functions: str) -> "dict[str, RewardFunction]":
-        """The functions of `exact,brief`, or of `metrics.exact,brief`, under their last names."""
+        """Return the functions of `exact,brief`, or of `metrics.exact,brief`, by their last names."""
         expressions = {name.strip().rpartition(".")[2]: name.strip() for name in functions.split(",")}
         if len(expressions) <= functions.count(",") or expressions.keys() & {"", "cell"}:
             raise InputError(f"--with {functions} does not name each function once", hint="--with exact,brief")
@@ -176,7 +176,7 @@ class RewardMagics(LabMagics):
 
 
 def parse_weights(texts: Sequence[str]) -> dict[str, float]:
-    """Names and numbers of texts such as `exact=0.5`; InputError for one of another form, or a name given twice."""
+    """Parse weights such as `exact=0.5`; raise InputError for another form, or for a name given twice."""
     weights: dict[str, float] = {}
     for text in texts:
         name, _, number = (part.strip() for part in text.partition("="))
@@ -190,7 +190,7 @@ def parse_weights(texts: Sequence[str]) -> dict[str, float]:
 
 
 def compile_reward(body: str, variables: dict[str, Any]) -> "RewardFunction":
-    """The function whose body is the cell; it sees the notebook's variables.
+    """Make the function whose body is the cell. It sees the notebook's variables.
 
     Raises:
         InputError: the cell is empty, is not Python, or returns nothing.

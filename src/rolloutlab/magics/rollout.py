@@ -87,7 +87,11 @@ class RolloutMagics(LabMagics):
 
 
 def compile_program(body: str, variables: dict[str, Any]) -> "Program":
-    """The program whose body is a cell; it sees the notebook's variables. InputError: it is empty, or not Python."""
+    """Make the program whose body is a cell. It sees the notebook's variables.
+
+    Raises:
+        InputError: the cell is empty, or not Python.
+    """
     from rolloutlab.sampling.programs.program import Program
 
     if not body.strip():
@@ -103,5 +107,5 @@ def compile_program(body: str, variables: dict[str, Any]) -> "Program":
     linecache.cache[_FILENAME] = (len(body), None, body.splitlines(keepends=True), _FILENAME)
     scope: dict[str, Any] = {}
     exec(code, variables, scope)
-    digest = sha256(body.strip().encode()).hexdigest()[:8]  # `--resume` compares names of programs
+    digest = sha256(body.strip().encode()).hexdigest()[:8]  # in the name, because `--resume` compares names of programs
     return Program(f"the cell {digest}", scope["rollout"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from IPython.core.magic import line_magic, magics_class
 
 from rolloutlab.errors import InputError
-from rolloutlab.magics.base import LabMagics, argument, magic, unquoted
+from rolloutlab.magics.base import LabMagics, argument, magic, unquote
 
 if TYPE_CHECKING:
     from rolloutlab.runs.catalogue import RunList
@@ -19,11 +19,11 @@ class RunMagics(LabMagics):
     """What happened over all steps."""
 
     @magic(binds="the list, or the view")
-    @argument("names", nargs="*", type=unquoted, values="runs", metavar="name", help="runs, models, or patterns")
-    @argument("--note", type=unquoted, metavar="TEXT", help="write a note on these runs")
-    @argument("--tag", action="append", type=unquoted, metavar="TAG", help="add a tag to these runs")
-    @argument("--untag", action="append", type=unquoted, metavar="TAG", help="take a tag away")
-    @argument("--csv", type=unquoted, metavar="FILE", help="write the numbers of one run to a file")
+    @argument("names", nargs="*", type=unquote, values="runs", metavar="name", help="runs, models, or patterns")
+    @argument("--note", type=unquote, metavar="TEXT", help="write a note on these runs")
+    @argument("--tag", action="append", type=unquote, metavar="TAG", help="add a tag to these runs")
+    @argument("--untag", action="append", type=unquote, metavar="TAG", help="take a tag away")
+    @argument("--csv", type=unquote, metavar="FILE", help="write the numbers of one run to a file")
     @argument("--report-to", action="append", metavar="TRACKER", help="trackio, tensorboard or wandb, with :PLACE")
     @line_magic
     def runs(self, options: Namespace) -> "RunList | RunView":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import line_cell_magic, line_magic, magics_class
 
 from rolloutlab.errors import InputError, RolloutlabError
-from rolloutlab.magics.base import LabMagics, argument, magic, unquoted
+from rolloutlab.magics.base import LabMagics, argument, magic, unquote
 
 if TYPE_CHECKING:
     from rolloutlab.search.index import IndexStatus
@@ -24,37 +24,37 @@ class SearchMagics(LabMagics):
     @magic(binds="the result")
     @argument("query", nargs="*", help="a text, compared by meaning if there is an embedding model, else by words")
     @argument(
-        "--where", metavar="CONDITION", type=unquoted, help="a condition: \"reward < 0.5 and model == 'lab/practice'\""
+        "--where", metavar="CONDITION", type=unquote, help="a condition: \"reward < 0.5 and model == 'lab/practice'\""
     )
-    @argument("--rank", metavar="RANK", type=unquoted, help="the order: \"knn('paris') - 0.1 * field('reward')\"")
+    @argument("--rank", metavar="RANK", type=unquote, help="the order: \"knn('paris') - 0.1 * field('reward')\"")
     @argument(
         "--group-by",
         metavar="FIELDS",
-        type=unquoted,
+        type=unquote,
         values="fields",
         help="keep only the best hits of each group, such as collection",
     )
     @argument("--best", type=int, metavar="N", help="hits per group (default: 1)")
     @argument("-k", type=int, help="the number of hits, 0 for all (default: 10)")
     @argument("--offset", type=int, metavar="N", help="skip the first N hits")
-    @argument("--select", metavar="FIELDS", type=unquoted, values="fields", help="fields to show, such as reward,step")
+    @argument("--select", metavar="FIELDS", type=unquote, values="fields", help="fields to show, such as reward,step")
     @argument(
-        "--into", metavar="COLLECTION", type=unquoted, values="collections", help="copy the hits to a new collection"
+        "--into", metavar="COLLECTION", type=unquote, values="collections", help="copy the hits to a new collection"
     )
     @argument(
         "--embed-with",
         metavar="MODEL",
-        type=unquoted,
+        type=unquote,
         values="functions",
         help="an embedding model: a function, an address, a folder or a name; `none`: compare words",
     )
     @argument(
-        "--model", metavar="NAME", type=unquoted, values="", help="the model's name at the address of --embed-with"
+        "--model", metavar="NAME", type=unquote, values="", help="the model's name at the address of --embed-with"
     )
     @argument(
         "--key-env",
         metavar="NAME",
-        type=unquoted,
+        type=unquote,
         values="key variables",
         help="the environment variable that holds its key",
     )
@@ -79,7 +79,7 @@ class SearchMagics(LabMagics):
             %%search -o worst
             {"where": {"advantage_sign": -1}, "rank": {"$knn": {"query": "wrong language"}}, "limit": 20}
         """
-        query = " ".join(map(unquoted, options.query)) or None
+        query = " ".join(map(unquote, options.query)) or None
         given = self.given(options, "where", "rank", "group_by", "best", "k", "offset", "select")
         body = None
         if cell and cell.strip():
@@ -100,7 +100,7 @@ class SearchMagics(LabMagics):
 
     @staticmethod
     def _check(options: Namespace, given: Mapping[str, Any], query: str | None, body: "Search | None") -> None:
-        """InputError where an option would do nothing."""
+        """Raise InputError if an option would have no effect."""
         if query and query[0] in "<>=!" and options.where:
             hint = f'--where "{options.where} {query}"'
             raise InputError("a condition with blanks in it is written in quotes", hint=hint)
@@ -129,7 +129,7 @@ class SearchMagics(LabMagics):
         return self.session.index.embed_with(model, options.model, options.key_env, **further)
 
     @magic(binds="the messages")
-    @argument("name", type=unquoted, values="", help="a trajectory, as letters:1/0/3, or a hit, as worst[0]")
+    @argument("name", type=unquote, values="", help="a trajectory, as letters:1/0/3, or a hit, as worst[0]")
     @argument("--turn", type=int, metavar="N", help="how many answers are kept; default: all but the last")
     @argument("--as", dest="collection", metavar="COLLECTION", help="the name of the new collection (default: branch)")
     @line_magic

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic import line_magic, magics_class
 
 from rolloutlab.errors import InputError
-from rolloutlab.magics.base import LabMagics, argument, magic, unquoted
+from rolloutlab.magics.base import LabMagics, argument, magic, unquote
 from rolloutlab.sanitize import escape_to_one_line
 
 if TYPE_CHECKING:
@@ -44,23 +44,23 @@ class ToolMagics(LabMagics):
             case ("call",):
                 raise InputError("%tools call needs the name of a tool, and its arguments as JSON", hint=self._call())
             case ("add", url):
-                return self.session.tools.add(unquoted(url))
+                return self.session.tools.add(unquote(url))
             case ("add", url, "as", name) | ("add", url, name):
-                return self.session.tools.add(unquoted(url), name)
+                return self.session.tools.add(unquote(url), name)
             case ("call", name, *given):
-                return self.session.tools.call(unquoted(name), **_arguments(" ".join(given)))
+                return self.session.tools.call(unquote(name), **_parse_arguments(" ".join(given)))
             case (name,):
                 return self.session.tools.list(name)
             case _:
                 raise InputError("%tools takes add, call or the name of a server", hint=_ADD)
 
     def _call(self) -> str:
-        """An example of a call: of a tool of an added server, if there is one."""
+        """Return an example of a call: of a tool of an added server, if there is one."""
         tools = next(filter(None, self.session.tools.servers.values()), None)
         return f"%tools call {tools.name}.{escape_to_one_line(tools[0].name)} {{}}" if tools else _CALL
 
 
-def _arguments(text: str) -> dict[str, Any]:
+def _parse_arguments(text: str) -> dict[str, Any]:
     try:
         given = json.loads(text or "{}")
     except ValueError as error:

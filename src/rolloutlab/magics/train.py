@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from IPython.core.magic import cell_magic, line_magic, magics_class
 
 from rolloutlab.errors import InputError
-from rolloutlab.magics.base import LabMagics, argument, magic, unquoted
+from rolloutlab.magics.base import LabMagics, argument, magic, unquote
 from rolloutlab.objective.option_docs import help_lines, read
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def _with_options(magic: Callable[..., T]) -> Callable[..., T]:
-    """The magic with the options of a job at the end of its help."""
+def _add_options(magic: Callable[..., T]) -> Callable[..., T]:
+    """Add the options of a job to the end of a magic's help."""
     listed = [textwrap.fill(line, 100, initial_indent=" " * 12, subsequent_indent=" " * 16) for line in help_lines()]
     magic.__doc__ = "\n".join([(magic.__doc__ or "").rstrip(), *listed])
     return magic
@@ -38,7 +38,7 @@ class TrainMagics(LabMagics):
     @argument(
         "--where",
         metavar="CONDITION",
-        type=unquoted,
+        type=unquote,
         help='which trajectories --sft learns: "reward > 0.9" (default: all)',
     )
     @argument(
@@ -51,7 +51,7 @@ class TrainMagics(LabMagics):
     @argument("--budget", type=float, metavar="DOLLARS", help="submit no job that costs more than this")
     @argument("--wait", action=BooleanOptionalAction, default=True, help="follow the job until it has ended (default)")
     @cell_magic
-    @_with_options
+    @_add_options
     def train(self, options: Namespace, cell: str) -> "Job | DryRun | FineTuningCheck | TrainingForm":
         """Train the selected model on scored collections.
 
@@ -89,7 +89,11 @@ class TrainMagics(LabMagics):
 
 
 def parse_options(cell: str, variables: Mapping[str, Any]) -> dict[str, Any]:
-    """The `name: value` lines of a cell; `#` begins a comment, `{{x}}` is a variable. InputError: a line is wrong."""
+    """Parse the `name: value` lines of a cell. `#` begins a comment, `{{x}}` is a variable.
+
+    Raises:
+        InputError: a line is wrong, or an option is given twice.
+    """
     from rolloutlab.sampling.prompt import fill_text
 
     options: dict[str, Any] = {}

@@ -11,7 +11,7 @@ from typing import Any
 
 from rolloutlab.api.wire.chat import ChatRequest
 from rolloutlab.environments.protocol import Source
-from rolloutlab.environments.source import given_source
+from rolloutlab.environments.source import source_or_none
 from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.preflight import count
 from rolloutlab.sampling.code_digest import describe_parts
@@ -126,7 +126,7 @@ def plan_chat(
         InputError: the prompt, a variable or a setting is wrong.
     """
     over, limit, variables = given.get("over"), given.get("limit"), given.get("variables") or {}
-    source, system, column = given_source(given.get("env")), given.get("system"), given.get("prompt_column")
+    source, system, column = source_or_none(given.get("env")), given.get("system"), given.get("prompt_column")
     settings: dict[str, Any] = {"model": model} | {key: value for key, value in given.items() if key in _PLANNED}
     is_empty = isinstance(prompt, str) and not prompt.strip()
     if is_empty and not (source or system or column) and (stored := _find_newest(lab, name)):

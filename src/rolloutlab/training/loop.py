@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from rolloutlab.api.wire.training import ExperimentalTrainingConfig
-from rolloutlab.environments.source import given_source
+from rolloutlab.environments.source import source_or_none
 from rolloutlab.errors import InputError, JobFailedError, interrupted
 from rolloutlab.objective.option_docs import rate_warnings
 from rolloutlab.objective.options import Options, settle
@@ -323,7 +323,7 @@ def run_loop(
     begun = _find_begun(steps, lab, lambda number: options(number)[1])
     first = options(begun.stored.generation if begun else _find_next_number(lab, steps.name))[1]
     parts = steps.parts()
-    check_newest_environment(lab, steps.name, given_source(steps.sampling.get("env")))
+    check_newest_environment(lab, steps.name, source_or_none(steps.sampling.get("env")))
     check_newest_program(lab, steps.name, steps.program)
     over, held_out = read_rows(over, steps.held_out, steps.sampling.get("limit"))
     steps = replace(steps, held_out=held_out)

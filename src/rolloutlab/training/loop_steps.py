@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from rolloutlab.api.budget import Budget
-from rolloutlab.environments.source import given_source
+from rolloutlab.environments.source import source_or_none
 from rolloutlab.errors import InputError, NotFoundError, NothingTrainsError, RewardError
 from rolloutlab.sampling.code_digest import describe_parts
 from rolloutlab.sampling.options import ChatOptions
@@ -204,7 +204,7 @@ class LoopSteps:
             parts |= describe_parts(by_name(self.reward), REWARD, like)
         if self.program:
             parts |= describe_parts(self.program.solve, "program", like)
-        if source := given_source(self.sampling.get("env")):
+        if source := source_or_none(self.sampling.get("env")):
             parts |= describe_parts(source, "env", like)
         return parts
 

@@ -21,7 +21,7 @@ from rolloutlab.api.wire.turns import as_message
 from rolloutlab.capture.client import RolloutClient
 from rolloutlab.capture.gateway import Gateway, OnChunk
 from rolloutlab.capture.rollout import CallSettings, CapturedRollout
-from rolloutlab.capture.server import served
+from rolloutlab.capture.server import serve
 from rolloutlab.connection import Connector
 from rolloutlab.errors import (
     BudgetError,
@@ -155,7 +155,7 @@ class ProgramPlayer:
             take(ended)
 
         self._ended, self._fail = Batches(store), fail
-        async with served(self._gateway) as self._url:
+        async with serve(self._gateway) as self._url:
             waiting = iter(self._run.rollouts)
             workers = [asyncio.create_task(self._worker(waiting)) for _ in range(concurrency)]
             try:

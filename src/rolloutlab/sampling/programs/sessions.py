@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rolloutlab.capture.client import RolloutClient, Submit
 from rolloutlab.capture.gateway import Gateway
 from rolloutlab.capture.rollout import CapturedRollout
-from rolloutlab.capture.server import served
+from rolloutlab.capture.server import serve
 from rolloutlab.connection import Connector
 from rolloutlab.errors import LabError, described
 from rolloutlab.objective.preflight import count
@@ -179,7 +179,7 @@ class SessionWriter:
             state = _State(len(session.completions), _end_of_session(session, end, asked=gateway.is_asked(session)))
             if state.answers and state != self._queued.get(name):
                 self._queued[name] = state
-                self._batches.add((name, state, make_ended_rollout(0, 0, session.as_now(), state.end)))
+                self._batches.add((name, state, make_ended_rollout(0, 0, session.snapshot(), state.end)))
 
     def _take(self, sessions: Sequence[tuple[str, _State, EndedRollout]]) -> None:
         """Store sessions, in a thread. The first ones create the generation and lock it."""
@@ -294,7 +294,7 @@ def run_sessions(
             end = _INTERRUPTED
             with writer.under_way():
                 try:
-                    async with served(gateway) as url:
+                    async with serve(gateway) as url:
                         end = await _play(run, gateway, captured, url, connector.http.submit, writer)
                 finally:  # after the gateway has closed: it has marked the calls that its end cut off
                     await finish_despite_cancellation(writer.store_at_end(gateway, captured, end))
