@@ -72,7 +72,7 @@ def test_an_unusual_end_is_flagged_in_words() -> None:
 
 def test_of_many_long_texts_the_first_show_more_than_the_last() -> None:
     texts = ConversationTexts(1000)
-    shown = [len(texts.shown("x" * 700)["text"]) for _ in range(3)]
+    shown = [len(texts.add("x" * 700)["text"]) for _ in range(3)]
     assert shown == [700, 300, 300]
 
 

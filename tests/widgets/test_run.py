@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rolloutlab.widgets.run import Overlay, RunCourse, RunRow, exact, html, text, written
+from rolloutlab.widgets.run import Overlay, RunCourse, RunRow, format_exactly, format_value, html, text
 from rolloutlab.widgets.run_list import ListedRun, option_whole, run_listing
 from rolloutlab.widgets.run_numbers import RunNumber, known_numbers
 
@@ -52,7 +52,7 @@ def test_a_chart_leaves_out_what_has_no_place_on_an_axis_and_draws_the_rest():
      ("", math.inf, "inf"), ("$", math.inf, "$inf"), ("share", math.inf, "inf%"), ("", math.nan, "nan")],
 )  # fmt: skip
 def test_a_large_number_has_three_digits(unit, value, shape):
-    assert written(RunNumber("loss", "Loss", "", unit), value) == shape
+    assert format_value(RunNumber("loss", "Loss", "", unit), value) == shape
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_large_number_has_three_digits(unit, value, shape):
      ("", math.inf, "inf"), ("", math.nan, "nan"), ("share", 1 / 3, "33.3333%"), ("$", 0.0001, "$0.0001")],
 )  # fmt: skip
 def test_a_report_writes_a_number_in_six_digits_and_a_whole_number_in_all(unit, value, shape):
-    assert exact(RunNumber("loss", "Loss", "", unit), value) == shape
+    assert format_exactly(RunNumber("loss", "Loss", "", unit), value) == shape
 
 
 @pytest.mark.parametrize(

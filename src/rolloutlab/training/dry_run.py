@@ -36,7 +36,7 @@ class DryRun:
     def __init__(self, submission: Submission, price: Price | None = None, last: LastJob | None = None) -> None:
         self._plan = plan_of(submission, price, last)
         self.preflight = submission.check
-        self.groups = render.rated(submission.seats, submission.check)
+        self.groups = render.rate(submission.seats, submission.check)
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a DataFrame with a row per trajectory, indexed by name (`capitals/0/3`); per turn with `credit: turn`.

@@ -27,7 +27,7 @@ from rolloutlab.widgets import collection as render
 from rolloutlab.widgets.html import for_notebook
 from rolloutlab.widgets.pages import Bundle
 from rolloutlab.widgets.progress import Progress
-from rolloutlab.widgets.rewards import undone
+from rolloutlab.widgets.rewards import undone_message
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -230,7 +230,7 @@ class Collection:
         history = f"%rewards {stored.label} --history"
         if not edits:
             raise NotFoundError(f"no reward of {stored.label} is left to undo", hint=history)
-        say(f"{undone(edits)} -> {history}")
+        say(f"{undone_message(edits)} -> {history}")
         return self
 
     def reward_history(self) -> "pd.DataFrame":

@@ -19,7 +19,7 @@ from rolloutlab.widgets import group as render
 from rolloutlab.widgets import overview
 from rolloutlab.widgets.base import NotebookView
 from rolloutlab.widgets.kit.tree import Tree, tree
-from rolloutlab.widgets.rewards import undoable
+from rolloutlab.widgets.rewards import undoable_message
 
 FORMULA = "best 1, worst 0, evenly spaced; ties share the mean of their places; what is not ranked keeps what it has"
 
@@ -163,7 +163,7 @@ class GroupView(NotebookView):
             return {"at": 0, "of": 0, "name": escape_control_chars(self._stored.label), "group": None}
         index = min(_check_index(at), len(positions) - 1)
         group = self._group(positions[index])
-        described = {**render.described(group), **self._reward_states(group)}
+        described = {**render.describe(group), **self._reward_states(group)}
         return {"at": index, "of": len(positions), "name": escape_control_chars(self._stored.label), "group": described}
 
     def find(self, position: int, order: str = "learning") -> dict[str, Any]:
@@ -249,7 +249,10 @@ class GroupView(NotebookView):
         """Return the number of the change that `undo` would revert in a group, 0 if none, and its description."""
         if _why_no_undo(*self._lab.rewards.newest(stored), position):
             return {"change": 0, "what": ""}
-        return {"change": self._lab.rewards.undoable(stored), "what": undoable(self._lab.rewards.next_undo(stored))}
+        return {
+            "change": self._lab.rewards.undoable(stored),
+            "what": undoable_message(self._lab.rewards.next_undo(stored)),
+        }
 
     @property
     def _stored(self) -> StoredCollection:

@@ -264,7 +264,7 @@ class RewardsView(NotebookView):
     ) -> dict[str, Any]:
         """Set rewards for a browser; return the rows of the page that it shows, as they are now, and a message."""
         with self._for_browser(shown):
-            return self._answer_browser(shown or {}, render.given(self.set(names, reward)))
+            return self._answer_browser(shown or {}, render.given_message(self.set(names, reward)))
 
     def _set_all_for_browser(self, reward: Any, rows: int, shown: Mapping[str, Any]) -> dict[str, Any]:
         """Set the rewards of all rows that fit the filter, for a browser.
@@ -274,11 +274,11 @@ class RewardsView(NotebookView):
         with self._for_browser(shown), self._in_sync():
             if (rows, shown.get("filter", {})) != (len(self._shown), self._filter):
                 raise NotFoundError("other rows are shown by now", hint="look at the page again, then set")
-            return self._answer_browser(shown, render.given(self.set_all(reward)))
+            return self._answer_browser(shown, render.given_message(self.set_all(reward)))
 
     def _clear_for_browser(self, names: Sequence[str], shown: Mapping[str, Any] | None = None) -> dict[str, Any]:
         with self._for_browser(shown):
-            return self._answer_browser(shown or {}, render.given(self.clear(names)))
+            return self._answer_browser(shown or {}, render.given_message(self.clear(names)))
 
     def _undo_for_browser(self, shown: Mapping[str, Any] | None = None, named: str | None = None) -> dict[str, Any]:
         """Undo the newest change for a browser. named: the change on its button.
@@ -290,12 +290,12 @@ class RewardsView(NotebookView):
             if named is not None and named != what:
                 message = f"another change is the newest by now: {what or 'none is left'}"
                 raise ConflictError(message, hint="the button names it: press it again, or leave it")
-            return self._answer_browser(shown or {}, render.undone(self.undo(), what))
+            return self._answer_browser(shown or {}, render.undone_message(self.undo(), what))
 
     def _undoable(self) -> str:
         """Say in words what `undo` would take back."""
         with self._in_sync():
-            return render.undoable(self._lab.rewards.next_undo(*self._read.stored))
+            return render.undoable_message(self._lab.rewards.next_undo(*self._read.stored))
 
     def _read_conversation(self, name: str | int) -> dict[str, Any]:
         """Read the turns of a trajectory, its failed reward functions, its logs, and each change of its reward."""

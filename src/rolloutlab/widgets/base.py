@@ -28,11 +28,11 @@ class NotebookView:
     """The object that prints the text and the HTML, if it is not the view itself."""
 
     def state(self) -> Mapping[str, Any]:
-        """What the browser shows first, as JSON; read again whenever a page is loaded."""
+        """Return what the browser shows first, as JSON. It is called again whenever a page is loaded."""
         raise NotImplementedError
 
     def calls(self) -> Mapping[str, Callable[..., Any]]:
-        """The methods that the browser may call, by name. Arguments, results and errors are sent as JSON.
+        """Return the methods that the browser may call, by name. Arguments, results and errors are sent as JSON.
 
         A call may come on another thread than that of the cells, even while a cell runs.
         """
@@ -40,11 +40,11 @@ class NotebookView:
 
     @cached_property
     def widget(self) -> Any:
-        """The anywidget that shows it, made when first asked for; marimo takes it as `mo.ui.anywidget(view.widget)`."""
+        """The anywidget that shows the view, made at the first access; for marimo, `mo.ui.anywidget(view.widget)`."""
         return _widget_class(self.module)(self)
 
     def push(self, event: str, **data: Any) -> None:
-        """Send an event to every browser that shows it; from any thread."""
+        """Send an event to every browser that shows the view. It may be called on any thread."""
         if widget := self.__dict__.get("widget"):
             widget.send({"event": event, **data})
 
@@ -54,13 +54,13 @@ class NotebookView:
             widget.send_state("state")
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The response to a browser's `{id, call, args}`: `{id, result}`, or `{id, error: {message, hint}}`."""
-        calls = {**self.calls(), "open": self._opened, "static": self._static}
+        """Answer a browser's `{id, call, args}` by `{id, result}`, or by `{id, error: {message, hint}}`."""
+        calls = {**self.calls(), "open": self._open_page, "static": self._read_static}
         body = _or_error(lambda: {"result": calls[request["call"]](**request.get("args") or {})}, "error")
         return {"id": request.get("id"), **body}
 
-    def _opened(self, known: Sequence[str] = ()) -> dict[str, Any]:
-        """Everything for a page that has no widget manager, or whose widget manager waits for a cell.
+    def _open_page(self, known: Sequence[str] = ()) -> dict[str, Any]:
+        """Return everything for a page that has no widget manager, or whose widget manager waits for a cell.
 
         known: the digests of bundles that the page has already. They are not sent again, because some have 300 kB.
         """
@@ -69,17 +69,17 @@ class NotebookView:
         code = {} if digest in known else {"script": script, "style": style}
         return {"bundle": digest, **code, "state": self.first_state()}
 
-    def _static(self) -> dict[str, str]:
-        """What a notebook shows once the kernel has ended, by MIME type."""
+    def _read_static(self) -> dict[str, str]:
+        """Return what a notebook shows once the kernel has ended, by MIME type."""
         printed: Any = self if self.printed is None else self.printed
         return {"text/html": printed._repr_html_(), "text/plain": repr(printed)}
 
     def first_state(self) -> Mapping[str, Any]:
-        """The state; or `{refused: {message, hint}}` after an error, so that other views still load."""
+        """Return the state; after an error `{refused: {message, hint}}`, so that other views still load."""
         return _or_error(self.state, "refused")
 
     def _repr_mimebundle_(self, **_options: Any) -> Bundle:
-        """The widget where there is a browser to show it; IPython adds the text and the HTML.
+        """Return the widget if there is a browser to show it; IPython adds the text and the HTML.
 
         Colab needs anywidget's metadata, which names the widget manager that it has switched on. A page with our lab
         extension needs no widget manager: see `pages`.
@@ -95,7 +95,7 @@ class NotebookView:
         return pages.show(model_id, self, (data, metadata)) if pages else (data, metadata)
 
     def can_be_seen(self) -> bool:
-        """Whether there may be a browser to show it, and something to show it with."""
+        """Whether there may be a browser to show the view, and the widgets are built."""
         if not in_notebook():
             return False
         built = (BUNDLES / f"{self.module}.js").exists()
@@ -105,7 +105,7 @@ class NotebookView:
 
 
 def _or_error(work: Callable[[], Mapping[str, Any]], key: str) -> Mapping[str, Any]:
-    """The result of some work, or its error under `key`, as a browser takes it."""
+    """Do some work; return its result, or its error under `key`, as a browser takes it."""
     try:
         return work()
     except RolloutlabError as error:
@@ -116,13 +116,13 @@ def _or_error(work: Callable[[], Mapping[str, Any]], key: str) -> Mapping[str, A
 
 
 def _bundle(module: str) -> list[str]:
-    """The script and the style sheet of a module."""
+    """Read the script and the style sheet of a module."""
     return [(BUNDLES / f"{module}.{kind}").read_text(encoding="utf-8") for kind in ("js", "css")]
 
 
 @cache
 def _widget_class(module: str) -> Any:
-    """The widget class of a module. It is made when first needed, because anywidget takes a while to import.
+    """Make the widget class of a module, when it is first needed, because anywidget takes a while to import.
 
     Each module has a class of its own, because a page has one style sheet per class.
     """
@@ -142,7 +142,7 @@ def _widget_class(module: str) -> Any:
             self.on_msg(lambda _widget, request, _buffers: self.send(shown.answer(request)))
             script, style = _bundle(module)
             super().__init__(_esm=script, _css=style)
-            # ipykernel 7.4 hands a request to the subshell of the last message, where a cell may run; keep the page's
+            # ipykernel 7.4 hands a request to the subshell of the last message, where a cell may run: keep the page's
             self.comm._reply_subshell_for = lambda _request, subshell: subshell
 
     View.__name__ = f"{module.capitalize()}View"

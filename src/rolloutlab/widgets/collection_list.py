@@ -15,8 +15,8 @@ from rolloutlab.widgets.kit.listing import (
     Listing,
     ListingRow,
     ago,
-    drawn_mean,
-    opened,
+    draw_details,
+    draw_mean,
     percent,
     whole,
 )
@@ -25,7 +25,7 @@ from rolloutlab.widgets.kit.table import Heading, TableRow, table
 from rolloutlab.widgets.text import checkpoint_name
 
 OFTEN_CUT_OFF = 0.2
-"""If at least this share of the answers was cut off, it is marked."""
+"""The share of answers that were cut off from which it is marked."""
 _COLUMNS = (
     Heading("collection"),
     Heading("generations", middle=True),
@@ -53,7 +53,7 @@ def collection_listing(
     hidden: int = 0,
     pattern: str | None = None,
 ) -> Listing:
-    """The collections, newest first: a row per name, or of one name a row per generation.
+    """List collections, newest first, with a row per name; if there is only one name, with a row per generation.
 
     Args:
         collections: each generation.
@@ -103,11 +103,11 @@ def _name(label: str, collection: CollectionSummary, generations: int = 1) -> Ce
 
 
 def _course(generations: Sequence[CollectionSummary]) -> Cell:
-    """How many generations there are, and how their mean rewards went."""
+    """Draw how many generations there are, and the course of their mean rewards."""
     if len(generations) == 1:
         return ""
     means = [each.mean_reward for each in generations[::-1] if each.mean_reward is not None]
-    course = f": {drawn_mean(means[0]).text} → {drawn_mean(means[-1]).text}" if len(means) > 1 else ""
+    course = f": {draw_mean(means[0]).text} → {draw_mean(means[-1]).text}" if len(means) > 1 else ""
     return Drawn(f"{len(generations)}{course}", spark(means))
 
 
@@ -122,21 +122,21 @@ def _numbers(collection: CollectionSummary, result: CollectionResult | None, now
 
 
 def sampled_from(collection: CollectionSummary, result: CollectionResult | None) -> str:
-    """The checkpoint that sampled a collection, and how many others did; nothing where that is not known."""
+    """Name the checkpoint that sampled a collection, and how many others did; empty if that is not known."""
     model = (result and result.model) or str(collection.plan.get("model") or "")
     more = f" and {result.others} more" if result and result.others else ""
     return checkpoint_name(model, result.step if result else None) + more
 
 
 def trained(result: CollectionResult) -> str:
-    """How many groups train."""
+    """Say how many groups train."""
     return f"{result.trains:,} of {result.groups:,}" if result.scored else ""
 
 
 def _mean(result: CollectionResult) -> Cell:
     if result.mean is None:
         return Drawn("not scored", Html('<span class="rl-dim">not scored yet</span>')) if result.answers else ""
-    mean, over = drawn_mean(result.mean), _over(result)
+    mean, over = draw_mean(result.mean), _over(result)
     bar = share((result.mean, "")) if 0 <= result.mean <= 1 else ""
     some = f' <span class="rl-dim">{over}</span>' if over else ""
     text = f"{mean.text} {over}".rstrip()
@@ -144,7 +144,7 @@ def _mean(result: CollectionResult) -> Cell:
 
 
 def _over(result: CollectionResult) -> str:
-    """`(3 of 8)`: how many answers a mean is over, if some have no reward."""
+    """Say how many answers a mean is over, as `(3 of 8)`, if some have no reward."""
     return f"({result.scored:,} of {result.answers:,})" if result.scored < result.answers else ""
 
 
@@ -158,13 +158,13 @@ def _generations(generations: Sequence[CollectionSummary], results: Results) -> 
     newest, *_ = some = generations[:_SHOWN_GENERATIONS]
     rows = (TableRow([each.label, *_course_of(each, results.get(each.id))]) for each in some)
     all_of_them = [f"%collections {newest.name}"] if len(generations) > len(some) else []
-    return Html(table(_OF_GENERATIONS, rows, newest.name) + opened([], f"%rewards {newest.label}", *all_of_them))
+    return Html(table(_OF_GENERATIONS, rows, newest.name) + draw_details([], f"%rewards {newest.label}", *all_of_them))
 
 
 def _course_of(collection: CollectionSummary, result: CollectionResult | None) -> list[str]:
     if result is None or result.mean is None:
         return ["", "", "", sampled_from(collection, result)]
-    mean = f"{drawn_mean(result.mean).text} {_over(result)}".rstrip()
+    mean = f"{draw_mean(result.mean).text} {_over(result)}".rstrip()
     return [mean, trained(result), percent(result.cut_off_share), sampled_from(collection, result)]
 
 
@@ -175,4 +175,4 @@ def _facts(collection: CollectionSummary, costs: Costs) -> Html:
         ("completion tokens", f"{collection.completion_tokens:,}"),
         *([("cost", f"${cost:.2f}")] if cost is not None else []),
     ]
-    return opened(facts, f"%rewards {collection.label}")
+    return draw_details(facts, f"%rewards {collection.label}")

@@ -1,4 +1,4 @@
-"""A comparison of checkpoints as text, HTML and a chart: both ends of the prompts, which open to paired completions."""
+"""A comparison of checkpoints as text, HTML and a chart: the largest losses and gains, which open to completions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
@@ -10,7 +10,7 @@ from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars, escape_to_one_line
 from rolloutlab.widgets.collection import FLAGS
 from rolloutlab.widgets.html import Html, escape
-from rolloutlab.widgets.kit.change import changed, differing_runs, interval, marked, slope, waterfall
+from rolloutlab.widgets.kit.change import differing_runs, draw_change, interval, mark_runs, slope, waterfall
 from rolloutlab.widgets.kit.listing import percent
 from rolloutlab.widgets.kit.parts import band, chip, figure, foot, head, hints, line, panel, share, style
 from rolloutlab.widgets.kit.table import Heading, TableRow, table
@@ -20,29 +20,29 @@ from rolloutlab.widgets.text import decimals, more, shape, signed, text_table, w
 Description = Mapping[str, Any]
 """A comparison as `Comparison.describe` gives it."""
 Open = Callable[[str], Sequence[Mapping[str, Any]]]
-"""The paired completions of a prompt, by the name of its group."""
+"""Returns the paired completions of a prompt, by the name of its group."""
 
 _ENDS = 4
-"""Prompts that are shown of those that lost, and of those that gained."""
+"""The most prompts that are shown of those that lost, and of those that gained."""
 _PAIRS = 4
-"""Paired completions that are shown of a prompt."""
+"""The most paired completions that are shown of a prompt."""
 _MAX_CHARS = 1_500
-"""Characters of a completion: all that is shown of eight prompts stays below 200 kB."""
+"""The most characters of a completion, so that what is shown of eight prompts stays below 200 kB."""
 _MAX_WIDTH = 80
 _SHARED = 12
-"""If prompts share a longer beginning than this many characters, it is left out."""
+"""The longest common beginning of prompts, in characters, that is not left out."""
 _TIMES = "\N{MULTIPLICATION SIGN}"
 _A, _B = "A ○", "B ●"
 _EACH = "Each interval is for itself: the best of several is better by chance more often than it says."
 
 
 def text(lines: Sequence[str], shown: Description) -> str:
-    """The comparison as plain text: its result, then the largest losses and gains."""
+    """Write the comparison as plain text: its result, then the largest losses and gains."""
     blocks = [list(lines), *map(list, _figure_lines(shown))]
     for title, listed, of in _both_ends(shown["prompts"]):
         cells = [
             (each["group"], f"{decimals(each['before'])} -> {decimals(each['after'])}", _difference(each), prompt)
-            for each, prompt in zip(listed, _short(listed, shown["prompts"]), strict=True)
+            for each, prompt in zip(listed, _shorten(listed, shown["prompts"]), strict=True)
         ]
         blocks.append([f"{title}, {len(listed)} of {of:,}", *text_table((), cells, "<4 <0 <0")])
     left = len(shown["prompts"]) - sum(len(listed) for _, listed, _ in _both_ends(shown["prompts"]))
@@ -54,14 +54,14 @@ def text(lines: Sequence[str], shown: Description) -> str:
 
 
 def html(shown: Description, pairs: Open) -> Html:
-    """The comparison as HTML without scripts. Each prompt of both ends opens to its completions."""
+    """Draw the comparison without scripts. Each of the largest losses and gains opens to its completions."""
     before, after = shown["checkpoints"]
     title = head("Compare", _about(shown), chip(f"{_A} {before}", "out"), chip(f"{_B} {after}", "now"))
-    return _styled(panel(title, _body(shown, pairs), kind="rl-change"))
+    return _add_style(panel(title, _body(shown, pairs), kind="rl-change"))
 
 
 def several_html(shown: Sequence[Description], pairs: Sequence[Open]) -> Html:
-    """Several comparisons with one base: a line for each, which opens to the whole of it."""
+    """Draw several comparisons with one base: a table with a line for each, then each comparison, folded."""
     columns = [
         Heading("checkpoint"),
         *(Heading(name, number=True) for name in ("mean", "change")),
@@ -76,7 +76,7 @@ def several_html(shown: Sequence[Description], pairs: Sequence[Open]) -> Html:
             [
                 each["checkpoints"][1],
                 decimals(each["means"][1]),
-                _changed(each["difference"]),
+                _draw(each["difference"]),
                 _ends(each["interval"]),
                 f"{each['counts']['better']:,} / {each['counts']['worse']:,}",
                 each["verdict"],
@@ -89,19 +89,19 @@ def several_html(shown: Sequence[Description], pairs: Sequence[Open]) -> Html:
         f"{_body(each, open_pairs)}</details>"
         for each, open_pairs in zip(shown, pairs, strict=True)
     )
-    return _styled(
+    return _add_style(
         panel(
             head("Compare", _about(first)), table(columns, rows, "checkpoints"), opened, foot(_EACH), kind="rl-change"
         )
     )
 
 
-def _styled(view: Html) -> Html:
+def _add_style(view: Html) -> Html:
     return Html(f"{style('change.css')}{view}")
 
 
 def several_text(shown: Sequence[Description], texts: Sequence[str]) -> str:
-    """Several comparisons with one base as plain text: a line for each, then the whole of each."""
+    """Write several comparisons with one base as plain text: a line for each, then the whole of each."""
     cells = [(each["checkpoints"][1], decimals(each["means"][1]), _difference(each), each["verdict"]) for each in shown]
     base = (f"{shown[0]['checkpoints'][0]}, the base", decimals(shown[0]["means"][0]), "", "")
     lines = text_table(("checkpoint", "mean", "change", "verdict"), [base, *cells], "<10 >5 >6")
@@ -109,7 +109,7 @@ def several_text(shown: Sequence[Description], texts: Sequence[str]) -> str:
 
 
 def plot(rows: Sequence[Mapping[str, Any]]) -> Plot:
-    """Mean reward of each prompt before and after, the largest loss at the left."""
+    """Plot the mean reward of each prompt before and after, in the order of `rows`."""
     places = [float(i) for i in range(1, len(rows) + 1)]
     before = Series("before", places, [row["before"] for row in rows], line=False)
     after = Series("after", places, [row["after"] for row in rows], line=False)
@@ -156,7 +156,7 @@ def _figures(shown: Description) -> list[Html]:
     decided = shown["verdict"] in {"better", "worse"}
     by = shown["difference"]
     dim = Html(f'<span class="rl-dim">{with_minus(signed(by, shape(by, ".2f")))}</span>')
-    change = _changed(shown["difference"]) if decided else dim
+    change = _draw(shown["difference"]) if decided else dim
     made = [figure(name, change, "mean reward", line(f"{decimals(old, '.2f')} → {decimals(new, '.2f')}"))]
     if shown["interval"]:
         low, high = shown["interval"]
@@ -181,7 +181,7 @@ def _figures(shown: Description) -> list[Html]:
 
 
 def _elsewhere(shown: Description) -> list[tuple[str, Html]]:
-    """The rows below "Elsewhere": changes of reward components, then cut-offs and lengths on both sides."""
+    """List the rows below "Elsewhere": changes of reward components, then cut-offs and lengths on both sides."""
     rows = []
     for name, (old, new) in shown["figures"].items():
         if name == "cut_off":
@@ -189,7 +189,7 @@ def _elsewhere(shown: Description) -> list[tuple[str, Html]]:
         elif name == "tokens":
             rows.append(("tokens", escape(f"{old:,.0f} → {new:,.0f}")))
         else:
-            rows.insert(max(0, len(rows) - 2), (name, _changed(new - old)))
+            rows.insert(max(0, len(rows) - 2), (name, _draw(new - old)))
     sides = {"before": _A, "after": _B}
     return [*((name, escape(f"only {sides[side]}")) for name, side in shown["only"].items()), *rows]
 
@@ -205,7 +205,7 @@ def _figure_lines(shown: Description) -> list[list[str]]:
 
 
 def _both_ends(prompts: Sequence[Mapping[str, Any]]) -> list[tuple[str, Sequence[Mapping[str, Any]], int]]:
-    """The largest losses and gains, of those that changed at all."""
+    """Choose the largest losses and gains; return title, prompts, and how many there are in all, for each end."""
     lost = [each for each in prompts if each["difference"] < 0]
     gained = [each for each in reversed(prompts) if each["difference"] > 0]
     ends = (("Worst losses", lost[:_ENDS], len(lost)), ("Best gains", gained[:_ENDS], len(gained)))
@@ -215,8 +215,8 @@ def _both_ends(prompts: Sequence[Mapping[str, Any]]) -> list[tuple[str, Sequence
 def _end(title: str, listed: Sequence[Mapping[str, Any]], of: int, shown: Description, pairs: Open) -> str:
     low, high = _scale(shown)
     rows = "".join(
-        _opening(each, prompt, slope(each["before"], each["after"], low, high), pairs)
-        for each, prompt in zip(listed, _short(listed, shown["prompts"]), strict=True)
+        _draw_prompt(each, prompt, slope(each["before"], each["after"], low, high), pairs)
+        for each, prompt in zip(listed, _shorten(listed, shown["prompts"]), strict=True)
     )
     return f'<section><p class="rl-title"><b>{title}</b> {len(listed)} of {of:,}</p>{rows}</section>'
 
@@ -226,12 +226,12 @@ def _scale(shown: Description) -> tuple[float, float]:
     return min(values), max(values)
 
 
-def _opening(each: Mapping[str, Any], prompt: str, drawn: Html, pairs: Open) -> str:
-    """A prompt that opens to its completions."""
+def _draw_prompt(each: Mapping[str, Any], prompt: str, drawn: Html, pairs: Open) -> str:
+    """Draw a prompt that opens to its completions."""
     change = " → ".join(decimals(each[side], ".2f") for side in ("before", "after"))
     summary = (
         f"<summary><span>{escape(prompt)}</span> {drawn} <span>{change}</span> "
-        f"<b>{_changed(each['difference'])}</b></summary>"
+        f"<b>{_draw(each['difference'])}</b></summary>"
     )
     row = " ".join(chip(f"{name} {escape_to_one_line(str(value), _MAX_WIDTH)}") for name, value in each["row"].items())
     asked = f'<p class="rl-text">{escape(each["prompt"])}</p><p class="rl-row">{row}</p>'
@@ -253,7 +253,7 @@ def _pair(pair: Mapping[str, Any]) -> str:
     runs = differing_runs(old["text"][:_MAX_CHARS], new["text"][:_MAX_CHARS])
     seats = pair["positions"]
     seeds = f"seed {seats[0]}" if len(seats) == 1 else f"{_TIMES}{len(seats)}, seeds {', '.join(map(str, seats))}"
-    sides = ((_A, old, marked(runs[0], "del")), (_B, new, marked(runs[1], "ins")))
+    sides = ((_A, old, mark_runs(runs[0], "del")), (_B, new, mark_runs(runs[1], "ins")))
     return "".join(_card(mark, seeds, each, written) for mark, each, written in sides)
 
 
@@ -262,15 +262,15 @@ def _card(mark: str, seeds: str, each: Mapping[str, Any], written: Html) -> str:
     tokens = count(each["tokens"], "token") if each["tokens"] else ""
     about = " · ".join(filter(None, [mark, seeds, tokens, flag]))
     cut = "…" if len(each["text"]) > _MAX_CHARS else ""
-    # blanks and line ends stay without the style sheet, too
+    # `pre` keeps blanks and line ends without the style sheet, too
     return (
         f'<div class="rl-answer"><p><span>{escape(about)}</span> <b>{each["reward"]:.3g}</b></p>'
         f'<pre class="rl-text">{written or escape("(empty)")}{cut}</pre></div>'
     )
 
 
-def _short(listed: Sequence[Mapping[str, Any]], prompts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Each prompt on one line, without the beginning that all prompts share, so that what differs stays visible."""
+def _shorten(listed: Sequence[Mapping[str, Any]], prompts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Write each prompt on one line, without the beginning that all prompts share, so that what differs is visible."""
     every = [" ".join(each["prompt"].split()) for each in prompts]
     same = takewhile(lambda letters: len(set(letters)) == 1, zip(*every, strict=False))
     shared = "".join(letters[0] for letters in same) if len(every) > 1 else ""
@@ -283,9 +283,9 @@ def _difference(shown: Mapping[str, Any]) -> str:
     return signed(shown["difference"], shape(shown["difference"]))
 
 
-def _changed(change: float) -> Html:
-    """A change with its sign, in the colour of its side; a small one by its first digit."""
-    return changed(change, _form(change))
+def _draw(change: float) -> Html:
+    """Draw a change with its sign, in the colour of its side; a small one with one digit."""
+    return draw_change(change, _form(change))
 
 
 def _ends(bounds: Sequence[float] | None) -> str:

@@ -31,10 +31,10 @@ from rolloutlab.widgets.text import more, number, signed, text_table, with_minus
 _MAX_GROUPS, _MAX_TURNS = 8, 8
 _REST = ".to_frame() has them"
 _HONOURED = ": honoured by "
-"""A part of report lines that are no warning: they say that this service supports options that others may not."""
+"""A part of report lines that only say that this service supports options which others may not: no warnings."""
 _BINS = 24
 _SHOWN_ROWS = 16
-"""Trajectories that are listed without a click."""
+"""The most trajectories that are listed without a click."""
 _CLASSES = {
     "trains": "",
     WHY_NOT[Reason.ALL_PASSED]: "pass",
@@ -54,7 +54,7 @@ _COLUMNS = (
 class Rated:
     """One trajectory. Each of its `tokens` would train with this advantage and weight, unless it has a `reason`.
 
-    reason: why nothing of it would train; then advantage and weight are 0. sequences, split: as of `Seat`. turns: the
+    reason: why nothing of it would train; then advantage and weight are 0. sequences, split: see `Seat`. turns: the
     turns, if they have advantages of their own.
     """
 
@@ -69,14 +69,14 @@ class Rated:
     turns: Sequence[TurnWeight] = ()
 
 
-def rated(stored: Sequence[Sequence[Seat]], check: Preflight) -> list[list[Rated]]:
-    """Every trajectory of the stored groups, with its share of the job."""
+def rate(stored: Sequence[Sequence[Seat]], check: Preflight) -> list[list[Rated]]:
+    """Return every trajectory of the stored groups, with its share of the job."""
     shares = {share.member.name: share for share in check.all_shares()}
-    return [[_rated(seat, shares.get(seat.name)) for seat in group] for group in stored]
+    return [[_rate(seat, shares.get(seat.name)) for seat in group] for group in stored]
 
 
 def by_turn(one: Rated) -> list[Rated]:
-    """Its turns, each as a `Rated`. If turns have no advantages of their own, only the trajectory itself."""
+    """Split a trajectory into its turns, each as a `Rated`. Without advantages of turns, return only itself."""
     turns = [turn for turn in one.turns if turn.turn is not None or turn.tokens]
     return [_turn(one, turn) for turn in turns] or [one]
 
@@ -135,17 +135,17 @@ class Plan:
     cell: str = ""
 
     def heading(self) -> str:
-        """`dry run of capitals for lab/practice@1, trained last on capitals:1: nothing was submitted`."""
+        """Write `dry run of capitals for lab/practice@1, trained last on capitals:1: nothing was submitted`."""
         last = f", {self.last}" if self.last else ""
         return f"dry run of {', '.join(self.names)} for {self.checkpoint}{last}: nothing was submitted"
 
     def lines(self) -> list[str]:
-        """What to know of the answers, the report, and what it costs."""
+        """Write hints about the answers, the report, and what the job costs."""
         cost = f"cost: {self.cost} for {count(self.check.trainable_tokens, 'trained token')}"
         return [*(hint.line() for hint in self.answers), *self.report.lines(), *([cost] if self.cost else [])]
 
     def step_words(self) -> str:
-        """`16 steps`, `2 x 16 steps` for two epochs, or `3 or 2 steps`.
+        """Write `16 steps`, `2 x 16 steps` for two epochs, or `3 or 2 steps`.
 
         Empty if the service divides the job, or nothing trains.
         """
@@ -156,7 +156,7 @@ class Plan:
 
 
 def text(plan: Plan, groups: Sequence[Sequence[Rated]]) -> str:
-    """The dry run as plain text."""
+    """Write the dry run as plain text."""
     lines = [plan.heading(), *plan.lines()]
     for group in groups[:_MAX_GROUPS]:
         rows = [(one.name, number(one.reward), _effect(one)) for one in group]
@@ -166,21 +166,21 @@ def text(plan: Plan, groups: Sequence[Sequence[Rated]]) -> str:
 
 
 def html(plan: Plan, groups: Sequence[Sequence[Rated]]) -> Html:
-    """The dry run as a view."""
+    """Draw the dry run as a view."""
     largest = max((abs(share.advantage) for share in plan.check.all_shares()), default=0.0)
     rows = [_row(one, largest) for group in groups[:_MAX_GROUPS] for one in group]
     return panel(
         head(f"Dry run of {', '.join(plan.names)}", *about(plan), chip("nothing was submitted")),
         hints(plan_hints(plan)),
         band(*plan_figures(plan)),
-        _listed(rows),
+        _list_rows(rows),
         *map(foot, more(len(groups) - _MAX_GROUPS, _REST, "group")),
         next_cells(plan.cell) if plan.check.trainable_trajectories else "",
     )
 
 
-def _listed(rows: Sequence[TableRow]) -> Html:
-    """A row for each trajectory. If there are many, a click opens them."""
+def _list_rows(rows: Sequence[TableRow]) -> Html:
+    """Draw a row for each trajectory. If there are many, a click opens them."""
     made = table(_COLUMNS, rows, "trajectories") if rows else Html("")
     if len(rows) <= _SHOWN_ROWS:
         return made
@@ -189,14 +189,14 @@ def _listed(rows: Sequence[TableRow]) -> Html:
 
 
 def about(plan: Plan) -> tuple[str, Html]:
-    """The size and the checkpoint of a job, and what that model was last trained on."""
+    """Write the size and the checkpoint of a job, and draw what that model was last trained on."""
     model, _, step = plan.checkpoint.rpartition("@")
     made = f" \N{RIGHTWARDS ARROW} @{int(step) + 1}" if model and step.isdecimal() else ""
     return f"{plan.size} · {plan.checkpoint}{made}", chip(str(plan.last or "no job of this model yet"), "out")
 
 
 def plan_hints(plan: Plan) -> list[Hint]:
-    """What a person should know, in order: of the answers, warnings, what is left out, further facts."""
+    """List what a person should know: hints about the answers, warnings, what is left out, further facts."""
     advised = [fact for fact in plan.report.facts if " -> " in fact]
     facts = [fact for fact in plan.report.facts[1:] if fact not in advised]
     remarks = [warning for warning in plan.report.warnings if _HONOURED in warning]
@@ -206,7 +206,7 @@ def plan_hints(plan: Plan) -> list[Hint]:
 
 
 def plan_figures(plan: Plan) -> list[Html]:
-    """Steps, groups and answers that train, advantages, learning rate, cost."""
+    """Draw the figures: steps, groups and answers that train, advantages, learning rate, cost."""
     check = plan.check
     standings = check.counts_by_status()
     groups = max(1, len(check.shares))
@@ -232,7 +232,7 @@ def plan_figures(plan: Plan) -> list[Html]:
 
 
 def steps_figure(plan: Plan) -> Html:
-    """How many steps, with a square for each group of each."""
+    """Draw the number of steps, with a square for each group of each step."""
     words = plan.step_words()
     if not words:
         return figure("Steps", "as the service divides" if plan.check.trainable_groups else "0")
@@ -247,7 +247,7 @@ def steps_figure(plan: Plan) -> Html:
 
 
 def spread(check: Preflight) -> dict[str, Any] | None:
-    """Histogram of the advantages that train: least, most, and counts in equal bins around 0."""
+    """Count the advantages that train in equal bins around 0; return also the least and the most; None without any."""
     turns = (turn for share in check.all_shares() for turn in share.by_turn())
     advantages = [turn.advantage for turn in turns if turn.advantage is not None]
     widest = max(map(abs, advantages), default=0.0)
@@ -263,7 +263,7 @@ def spread(check: Preflight) -> dict[str, Any] | None:
 
 
 def advantages_figure(check: Preflight) -> Html:
-    """A histogram around 0: what becomes less likely on the left, what becomes more likely on the right."""
+    """Draw a histogram around 0: what becomes less likely on the left, what becomes more likely on the right."""
     drawn = spread(check)
     if drawn is None:
         return Html("")
@@ -277,7 +277,7 @@ def advantages_figure(check: Preflight) -> Html:
     return figure(f"Advantages of {answers}", "", "", bars, likely)
 
 
-def _rated(seat: Seat, share: TokenWeight | None) -> Rated:
+def _rate(seat: Seat, share: TokenWeight | None) -> Rated:
     reason = share.reason if share else Reason.UNSCORED
     advantage, weight = (share.advantage, share.weight) if share else (0.0, 0.0)
     turns = share.by_turn() if share and share.turns else ()
@@ -296,7 +296,7 @@ def _trained(one: Rated) -> str:
 
 
 def _advantage(one: Rated) -> str:
-    """The advantage, or those of the first turns and of additional histories."""
+    """Write the advantage, or those of the first turns and of additional histories."""
     if not one.turns:
         return signed(one.advantage)
     *turns, rest = ["none" if turn.advantage is None else signed(turn.advantage) for turn in one.turns]

@@ -53,13 +53,13 @@ class Outlook:
     changes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As a browser takes it."""
+        """Return the outlook as the browser takes it."""
         first = self.plan.report.facts[0] if self.plan else self.error
         return {
             "cell": self.cell,
             "head": tree(self.head()),
             "headline": escape_control_chars(first.partition(" -> ")[0] if self.plan else arrows(first)),
-            "changed": tree(hints(self.changed())),
+            "changed": tree(hints(self.changed_hints())),
             "hints": tree(hints(self.hints())),
             "figures": tree(self.figures()),
             "train": self.button(),
@@ -67,16 +67,16 @@ class Outlook:
             "notes": {name: list(notes) for name, notes in self.notes.items()},
             "blocked": escape_control_chars(self.blocked),
             "was": {name: escape_control_chars(before) for name, (before, _) in self.changes.items()},
-            "last": typed(self.last.options) if self.last and not self.last.is_fine_tuning else None,
+            "last": field_texts(self.last.options) if self.last and not self.last.is_fine_tuning else None,
         }
 
     def head(self) -> Html:
-        """The title: the collections, and the checkpoint to train from."""
+        """Draw the title: the collections, and the checkpoint to train from."""
         title = f"Train on {', '.join(self.names)}"
         return head(title, *about(self.plan)) if self.plan else head(title)
 
-    def changed(self) -> list[Hint]:
-        """The options that differ from those of the last job, in one line."""
+    def changed_hints(self) -> list[Hint]:
+        """Return a hint with the options that differ from those of the last job, if any."""
         if not (self.last and self.changes):
             return []
         first = f"{count(len(self.changes), 'option')} changed since job {self.last.id}:"
@@ -85,23 +85,23 @@ class Outlook:
         return [Hint(first, ", ".join(pairs), kind="info")]
 
     def hints(self) -> list[Hint]:
-        """What a person should know first."""
+        """Return what a person should know first."""
         if not self.plan:
             return [as_hint(self.error, "bad")]
-        return [*self._rate(), *plan_hints(self.plan)]
+        return [*self._rate_hints(), *plan_hints(self.plan)]
 
     def figures(self) -> Html:
-        """What would happen."""
+        """Draw the figures of the job, except its learning rate, which is a field of the form."""
         return band(*plan_figures(replace(self.plan, rate=None))) if self.plan else Html("")
 
     def button(self) -> str:
-        """`Train: 16 steps, $1.10`."""
+        """Write the text of the button, such as `Train: 16 steps, $1.10`."""
         words = [self.plan.step_words(), self.plan.cost] if self.plan else []
         about_it = ", ".join(filter(None, words))
         return f"Train: {about_it}" if about_it else "Train"
 
-    def _rate(self) -> list[Hint]:
-        """A hint if the learning rate is far above that of the last job."""
+    def _rate_hints(self) -> list[Hint]:
+        """Return a hint if the learning rate is far above that of the last job."""
         before, after = (read(text) for text in self.changes.get("learning_rate", ("", "")))
         given = [each for each in (before, after) if isinstance(each, int | float) and each > 0]
         if not self.last or len(given) < 2 or after < MANY_TIMES * before:
@@ -110,23 +110,23 @@ class Outlook:
 
 
 def controls() -> list[dict[str, Any]]:
-    """Every option as a browser needs it to make a field of it, in the order of the form."""
+    """Return what the browser needs to make a field of each option, in the order of the form."""
     names = ("name", "does", "range", "default", "example", "values")
     ordered = [OPTIONS[name] for name in FIRST] + [option for option in OPTIONS.values() if option.name not in FIRST]
     return [{name: getattr(option, name) for name in names} | {"first": option.name in FIRST} for option in ordered]
 
 
-def typed(options: Mapping[str, Any]) -> dict[str, str]:
-    """The texts of fields for the options of a job that differ from their defaults."""
+def field_texts(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the texts of fields for the options of a job that differ from their defaults."""
     given = {name: options.get(name) for name in OPTIONS}
     return {name: written(value).strip() for name, value in given.items() if not OPTIONS[name].is_default(value)}
 
 
 def find_changes(texts: Mapping[str, str], last: LastJob | None) -> dict[str, tuple[str, str]]:
-    """By option, what the last job had and what is in its field now, where these are not the same."""
+    """Find the options that differ from those of the last job; return the value then and now, by option."""
     if last is None or last.is_fine_tuning:
         return {}
-    before = typed(last.options)
+    before = field_texts(last.options)
     pairs = {name: (before.get(name, ""), texts.get(name, "")) for name in OPTIONS}
     changed = {name: pair for name, pair in pairs.items() if not _same(OPTIONS[name], *pair)}
     return {name: (old or _DEFAULT, new or _DEFAULT) for name, (old, new) in changed.items()}
@@ -138,18 +138,18 @@ def _same(option: Option, one: str, other: str) -> bool:
 
 
 def text(outlook: Outlook) -> str:
-    """The form as plain text: the cell that would do the same, and what would come of it."""
+    """Write the form as plain text: the cell that would do the same, and what would come of it."""
     wrong = [f"{name}: {problem}" for name, problem in outlook.problems.items()]
     notes = [f"{name}: {note}" for name, notes in outlook.notes.items() for note in notes]
     blocked = [outlook.blocked] if outlook.blocked and not wrong else []
     last = f", {outlook.last}" if outlook.last else ""
     report = [f"for {outlook.plan.checkpoint}{last}", *outlook.plan.lines()] if outlook.plan else [outlook.error]
-    changed = [hint.line() for hint in outlook.changed()]
+    changed = [hint.line() for hint in outlook.changed_hints()]
     return escape_control_chars("\n".join([outlook.cell, "", *report, *wrong, *blocked, *changed, *notes]))
 
 
 def html(outlook: Outlook, texts: Mapping[str, str]) -> Html:
-    """The form as a view that needs no script: what would happen, the options now and in the last job, and the cell."""
+    """Draw the form without scripts: what would happen, the options now and in the last job, and the cell."""
     shown = {*FIRST, *texts, *outlook.changes}
     names = [option["name"] for option in controls()]
     rows = {name: _row(OPTIONS[name], texts.get(name, ""), outlook) for name in names}
@@ -157,7 +157,7 @@ def html(outlook: Outlook, texts: Mapping[str, str]) -> Html:
     folded = f'<details><summary class="rl-foot">{len(rest)} more, all at their default</summary>'
     return panel(
         outlook.head(),
-        hints(outlook.changed()),
+        hints(outlook.changed_hints()),
         hints(outlook.hints()),
         outlook.figures(),
         table(_COLUMNS, [rows[name] for name in names if name in shown], "options"),

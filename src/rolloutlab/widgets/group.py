@@ -1,7 +1,7 @@
 """A trajectory group as JSON for a browser, with control, bidi and invisible characters escaped.
 
-A text is `{text, size, number}`: its beginning, how many characters it has, and its number among the texts of its
-conversation, under which `piece` gives the rest.
+A text is `{text, end, size, number}`: its beginning, where that ends, how many characters the whole text has, and its
+number among the texts of its conversation, by which the browser requests the rest.
 """
 
 import json
@@ -29,14 +29,14 @@ PIECE_CHARS = 200_000
 
 
 class ConversationTexts:
-    """The texts of one conversation, numbered in order. About `room` characters of all of them together are shown."""
+    """The texts of one conversation, numbered in order. About `room` characters of them are shown in all."""
 
     def __init__(self, room: int = TEXT_CHARS) -> None:
         self.whole: list[str] = []
         self._room = room
 
-    def shown(self, text: str) -> dict[str, Any]:
-        """A text for JSON."""
+    def add(self, text: str) -> dict[str, Any]:
+        """Add a text; return what the browser gets of it at first."""
         self.whole.append(text)
         shown = piece(text, 0, min(TEXT_CHARS, max(_MIN_CHARS, self._room)))
         self._room -= shown["end"]
@@ -44,14 +44,14 @@ class ConversationTexts:
 
 
 def piece(text: str, start: int, limit: int = PIECE_CHARS) -> dict[str, Any]:
-    """A part of a text from `start`, and where it ends: never inside a line end of two characters."""
+    """Cut a part out of a text from `start`; return also where it ends, never inside a line end of two characters."""
     end = min(len(text), start + limit)
     end += text[end - 1 : end + 1] == "\r\n"
     return {"text": escape_control_chars(text[start:end]), "end": end, "size": len(text)}
 
 
-def described(group: Group) -> dict[str, Any]:
-    """The parts of a group that never change: its prompt, the offered tools, and its conversations."""
+def describe(group: Group) -> dict[str, Any]:
+    """Describe the parts of a group that never change: its prompt, the offered tools, and its conversations."""
     room = min(TEXT_CHARS, _GROUP_CHARS // max(1, len(group.trajectories)))
     return {
         "name": escape_control_chars(group.name),
@@ -66,7 +66,7 @@ def described(group: Group) -> dict[str, Any]:
 
 
 def _members(group: Group, room: int) -> list[dict[str, Any]]:
-    """The conversations of a group. `same` is the seat of the first conversation with the same text."""
+    """Describe the conversations of a group. `same` is the seat of the first conversation with the same text."""
     first: dict[str, int] = {}
     members = [conversation(trajectory, ConversationTexts(room)) for trajectory in group.trajectories]
     for trajectory, member in zip(group.trajectories, members, strict=True):
@@ -75,13 +75,13 @@ def _members(group: Group, room: int) -> list[dict[str, Any]]:
 
 
 def prompt_of(group: Group, texts: ConversationTexts) -> dict[str, Any]:
-    """The prompt of a group, and the tools that its first trajectory with some was offered."""
+    """Describe the prompt of a group, and the tools that were offered to its first trajectory with tools."""
     tools = next((t.extra["tools"] for t in group.trajectories if t.extra.get("tools")), ())
     return {"prompt": turns(group.prompt, texts), "tools": [_tool(tool, texts) for tool in tools]}
 
 
 def conversation(trajectory: StoredTrajectory, texts: ConversationTexts) -> dict[str, Any]:
-    """The parts of a trajectory that never change: its turns after the prompt, model, tokens and finish reason.
+    """Describe the parts of a trajectory that never change: turns after the prompt, model, tokens, finish reason.
 
     `branches` are its additional histories, numbered from 1. Each has:
 
@@ -103,12 +103,12 @@ def conversation(trajectory: StoredTrajectory, texts: ConversationTexts) -> dict
             {"title": each.title, "parent": each.parent, "place": each.place, "turns": turns(each.items, texts)}
             for each in history_tree(trajectory)
         ],
-        "logs": [texts.shown(log) for log in logs_of(trajectory)],
+        "logs": [texts.add(log) for log in logs_of(trajectory)],
     }
 
 
 def reward_state(summary: TrajectorySummary, share: TokenWeight | None, was: float | None = None) -> dict[str, Any]:
-    """The parts of a trajectory that may change: its reward, and its advantage or the reason why it would not train.
+    """Describe the parts of a trajectory that may change: its reward, and its advantage or why it would not train.
 
     was: the reward before a change by hand.
     """
@@ -125,14 +125,14 @@ def reward_state(summary: TrajectorySummary, share: TokenWeight | None, was: flo
 
 
 def seat_of(trajectory: StoredTrajectory) -> int:
-    """The place of a trajectory in its group."""
+    """Return the place of a trajectory in its group."""
     return int(trajectory.name.rpartition("/")[2])
 
 
 def turns(
     items: Iterable[MessageOrChoice], texts: ConversationTexts, rewards: Iterable[float | None] = ()
 ) -> list[dict[str, Any]]:
-    """The messages of a conversation, each tool result inside its call. rewards: of its completions."""
+    """Describe the messages of a conversation, each tool result inside its call. rewards: of its completions."""
     turns: list[dict[str, Any]] = []
     left = iter(rewards)
     calls: dict[str, dict[str, Any]] = {}
@@ -141,7 +141,7 @@ def turns(
         is_result = message["role"] in {"tool", "function"}
         call = calls.pop(str(message.get("tool_call_id")), None) if is_result else None
         if call is not None:
-            call["result"] = texts.shown(shown_text(message))
+            call["result"] = texts.add(shown_text(message))
             continue
         reward = next(left, None) if isinstance(item, Choice) else None
         turns.append({**_turn(item, message, texts, calls), "reward": reward})
@@ -153,7 +153,7 @@ def _turn(
 ) -> dict[str, Any]:
     reasoning, content, refusal = "", shown_text(message), None
     requested: list[Mapping[str, Any]] = []
-    if message["role"] == "assistant":  # of others, calls and refusals may be anything
+    if message["role"] == "assistant":  # in other roles, calls and refusals may be anything
         reasoning, content = reasoning_of(message, content)
         refusal = message.get("refusal")
         requested = [*(message.get("tool_calls") or ()), *filter(None, [message.get("function_call")])]
@@ -165,9 +165,9 @@ def _turn(
     return {
         "role": message["role"],
         "sampled": isinstance(item, Choice) and bool(item.sampled_tokens()),
-        "reasoning": texts.shown(reasoning) if reasoning else None,
-        "content": texts.shown(content) if content or not (made or refusal or reasoning) else None,
-        "refusal": texts.shown(str(refusal)) if refusal else None,
+        "reasoning": texts.add(reasoning) if reasoning else None,
+        "content": texts.add(content) if content or not (made or refusal or reasoning) else None,
+        "refusal": texts.add(str(refusal)) if refusal else None,
         "calls": made,
     }
 
@@ -177,7 +177,7 @@ def _call(call: Mapping[str, Any], texts: ConversationTexts) -> dict[str, Any]:
     arguments = str(function.get("arguments", function.get("input", "")))
     return {
         "name": escape_control_chars(str(function.get("name"))),
-        "arguments": texts.shown(arguments),
+        "arguments": texts.add(arguments),
         "result": None,
     }
 
@@ -188,16 +188,16 @@ def _tool(tool: Mapping[str, Any], texts: ConversationTexts) -> dict[str, Any]:
     description = function.get("description")
     return {
         "name": escape_control_chars(str(function.get("name"))),
-        "definition": texts.shown(f"{description}\n{schema}" if description else schema),
+        "definition": texts.add(f"{description}\n{schema}" if description else schema),
     }
 
 
 def tokens_of(trajectory: StoredTrajectory, start: int, limit: int = 2000) -> dict[str, Any]:
-    """Sampled tokens of a conversation from the one numbered `start`, at most `limit`, and how many there are.
+    """Describe the sampled tokens of a conversation from number `start` on, at most `limit`, and count all of them.
 
-    Each turn that has some is `{turn, text, logprob, rank, instead, outside}`: its number among the turns that carry
-    tokens, then a column each. rank: 1 where the token was the likeliest of those that were reported, None where none
-    were. instead: what else was likely, in words. outside: whether it is no part of the message's text, as the token
+    A turn is `{turn, text, logprob, rank, instead, outside}`: its number among the turns that carry tokens, then
+    columns with a value for each token. rank: 1 if the token was the likeliest of those that were reported, None if
+    none were. instead: what else was likely. outside: whether the token is no part of the message's text, like the one
     that ends a turn.
     """
     choices = [item for item in _everything(trajectory) if isinstance(item, Choice) and item.sampled_tokens()]
@@ -229,7 +229,7 @@ def _everything(trajectory: StoredTrajectory) -> Iterator[MessageOrChoice]:
 
 
 def _outside(choice: Choice) -> Iterator[bool]:
-    """Of each sampled token whether it is outside the text of the message."""
+    """Yield for each sampled token whether it is outside the text of the message."""
     text = (choice.message.content or choice.message.refusal or "").encode(errors="surrogatepass")
     offset = 0
     for token in choice.sampled_tokens():
@@ -240,7 +240,7 @@ def _outside(choice: Choice) -> Iterator[bool]:
 
 
 def _token(text: str, raw: Sequence[int] | None) -> str:
-    """A token's text; its bytes where they are only a part of a character."""
+    """Write a token's text; its bytes in hexadecimal if they are only a part of a character."""
     if raw is None:
         return escape_control_chars(text)
     try:
@@ -254,18 +254,18 @@ def _raw(numbers: Sequence[int]) -> bytes:
 
 
 def _rank(token: TokenLogprob) -> int | None:
-    """The rank of a token among the likeliest ones; one more than their number if it is not among them."""
+    """Return the rank of a token among the likeliest ones; one more than their number if it is not among them."""
     return 1 + sum(each.logprob > token.logprob for each in token.top_logprobs) if token.top_logprobs else None
 
 
 def _instead(token: TokenLogprob) -> list[list[Any]] | None:
-    """What else was likely: the text and the logprob of each."""
+    """Return what else was likely: the text and the logprob of each; None if nothing was reported."""
     others = [each for each in token.top_logprobs if each.token != token.token][:5]
     return [[_token(each.token, each.bytes), each.logprob] for each in others] or None
 
 
 def gaps_of(trajectory: StoredTrajectory, scored: ScoredHistories) -> list[list[float | None]]:
-    """By turn, and by sampled token: its logprob in `scored` minus its logprob at sampling; None if it was not scored.
+    """Compare logprobs, by turn and token: that in `scored` minus that at sampling; None if it was not scored.
 
     scored: the scores of the trajectory's histories, in order.
     """

@@ -33,7 +33,7 @@ class HistoryBranch:
 
     @property
     def title(self) -> str:
-        """Where it leaves which history, and its size."""
+        """Where the branch leaves which history, and its size."""
         size = f"{count(sum(map(is_answer, self.items)), 'answer')}, {count(self.tokens, 'token')}"
         if self.parent is None:
             return f"history {self.number}, on its own: {size}"
@@ -52,7 +52,7 @@ class _Node:
 
 
 def history_tree(trajectory: StoredTrajectory) -> list[HistoryBranch]:
-    """The additional histories of a trajectory, in their order; a branch comes after the history that it leaves.
+    """Find where the additional histories of a trajectory branch off. Each comes after the history that it leaves.
 
     Messages with the same texts and calls are taken to be the same, because programs send earlier answers back. An
     answer with sampled tokens belongs to its own history only. Answers in the prompt are not counted.
@@ -78,23 +78,24 @@ def history_tree(trajectory: StoredTrajectory) -> list[HistoryBranch]:
     return made
 
 
-def leaving(made: Sequence[HistoryBranch], parent: int | None, place: int) -> list[HistoryBranch]:
-    """The branches that leave a history after so many of its own answers; None: those on their own."""
+def branches_leaving(made: Sequence[HistoryBranch], parent: int | None, place: int) -> list[HistoryBranch]:
+    """Select the branches that leave a history after so many of its own answers. parent None: those on their own."""
     return [each for each in made if (each.parent, each.place) == (parent, place)]
 
 
 def is_answer(item: MessageOrChoice) -> bool:
-    """Whether a policy said it."""
+    """Whether an item is an answer, sampled or not."""
     return isinstance(item, Choice) or item.role == "assistant"
 
 
 def _add(node: _Node, history: int, items: Sequence[MessageOrChoice], prompt: int = 0) -> None:
+    """Add the messages of a history to the tree. prompt: how many items are its prompt, whose answers do not count."""
     for i, item in enumerate(items):
         node = node.next.setdefault(_key(item), _Node(history, i >= prompt and is_answer(item)))
 
 
 def _shared(node: _Node, items: Sequence[MessageOrChoice]) -> list[_Node]:
-    """The messages that an earlier history has, too, up to the first answer that was sampled in this one."""
+    """Find the messages that an earlier history has, too, up to the first answer that was sampled in this one."""
     shared: list[_Node] = []
     for item in items:
         following = node.next.get(_key(item))
@@ -105,7 +106,7 @@ def _shared(node: _Node, items: Sequence[MessageOrChoice]) -> list[_Node]:
 
 
 def _key(item: MessageOrChoice) -> Hashable:
-    """What programs keep of a message."""
+    """Return what programs keep of a message when they send it back."""
     message = (item.message if isinstance(item, Choice) else item).to_wire()
     content, role = message.get("content"), message["role"]
     text, others = plain_text(content), {"name": message.get("name"), "refusal": message.get("refusal")}

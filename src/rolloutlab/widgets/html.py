@@ -30,38 +30,39 @@ Cell = str | int | Words
 
 
 def escape(text: object) -> Html:
-    """The text as HTML, with control, bidi and invisible characters visible; `Html` as it is."""
+    """Escape a text, and make control, bidi and invisible characters visible. `Html` stays as it is."""
     return text if isinstance(text, Html) else Html(escape_markup(escape_control_chars(str(text))))
 
 
 def code(text: str) -> Html:
+    """Draw a text as code."""
     return Html(f"<code>{escape(text)}</code>")
 
 
 def title(text: str) -> Html:
-    """A bold line above a view."""
+    """Draw a bold line above a view."""
     return Html(f"<p><b>{escape(text)}</b></p>")
 
 
 def arrows(line: str) -> str:
-    """A line of a report with ` -> ` as one arrow character, as pages show it."""
+    """Replace ` -> ` in a line of a report by an arrow, as pages show it."""
     return re.sub(r"(^| )-> ", r"\1→ ", line)
 
 
 def paragraphs(lines: Iterable[str]) -> Html:
-    """One paragraph per line of a report that is not empty."""
+    """Draw a paragraph for each line of a report that is not empty."""
     return Html("".join(f"<p>{escape(arrows(line))}</p>" for line in lines if line))
 
 
 def html_table(head: Sequence[Cell], rows: Iterable[Sequence[Cell]], *, labelled: bool = False) -> Html:
-    """A table; `labelled` makes the first cell of each row a heading."""
+    """Draw a table. labelled: the first cell of each row is a heading."""
     first = f"<tr>{''.join(_cell('th', cell) for cell in head)}</tr>" if head else ""
     body = ("".join(_cell("th" if labelled and i == 0 else "td", cell) for i, cell in enumerate(row)) for row in rows)
     return Html(f"<table>{first}{''.join(f'<tr>{cells}</tr>' for cells in body)}</table>")
 
 
 def for_notebook(html: str) -> str:
-    """HTML as an output of a notebook, in which `$5 or $10` stays what it is.
+    """Wrap HTML as an output of a notebook, in which `$5 or $10` is not set as a formula.
 
     JupyterLab, nbconvert and nbviewer pass every output to MathJax, which sets what stands between dollars as a formula
     and hides what `\\phantom` holds. Two classes forbid it: MathJax 2 knows the first, MathJax 3 the second.

@@ -9,16 +9,16 @@ from rolloutlab.sanitize import escape_to_one_line
 from rolloutlab.store.models import SubmittedJob
 from rolloutlab.widgets.collection_list import OFTEN_CUT_OFF
 from rolloutlab.widgets.html import Html, escape
-from rolloutlab.widgets.kit.change import changed
+from rolloutlab.widgets.kit.change import draw_change
 from rolloutlab.widgets.kit.listing import (
     Cell,
     Drawn,
     Listing,
     ListingRow,
     ago,
-    drawn_mean,
+    draw_details,
+    draw_mean,
     duration,
-    opened,
     percent,
     whole,
 )
@@ -81,7 +81,7 @@ class JobResult:
 
 
 def job_listing(results: Sequence[JobResult], shown: int, now: datetime) -> Listing:
-    """The newest jobs, of all of a lab."""
+    """List the newest jobs. results: those of all jobs of the lab."""
     rows = [_row(result, now) for result in results[: max(0, shown)]]
     left = len(results) - len(rows)
     about = f"{len(rows)} of {len(results):,}, newest first" if left else f"{len(results):,}" if rows else "none yet"
@@ -107,7 +107,9 @@ def _row(result: JobResult, now: datetime) -> ListingRow:
         ago(job.created_at, now),
         Drawn("", Html(drawn)),
     ]
-    return ListingRow(cells, opens=_opened(result), below=[error] if error else [", ".join(options)] if options else [])
+    return ListingRow(
+        cells, opens=_draw_opened(result), below=[error] if error else [", ".join(options)] if options else []
+    )
 
 
 def _made(result: JobResult) -> Cell:
@@ -122,7 +124,7 @@ def _made(result: JobResult) -> Cell:
 
 
 def _state(result: JobResult) -> Cell:
-    """The state of a job; if it is done and many answers were cut off, that instead."""
+    """Draw the state of a job. If it is done and many answers were cut off, draw that instead."""
     status = result.job.status or "unknown"
     if status == "failed":
         return _chip(status, "bad")
@@ -139,18 +141,18 @@ def _chip(text: str, kind: Literal["", "bad", "warn", "ok", "now"] = "") -> Cell
 
 
 def _reward(result: JobResult) -> Cell:
-    """The reward before; as text, the one after it too."""
+    """Draw the reward before the job. The text has the one after it, too."""
     if result.reward is None:
         return ""
-    before = drawn_mean(result.reward)
-    return before if result.after is None else Drawn(f"{before.text} → {drawn_mean(result.after).text}", before.html)
+    before = draw_mean(result.reward)
+    return before if result.after is None else Drawn(f"{before.text} → {draw_mean(result.after).text}", before.html)
 
 
 def _after(result: JobResult) -> Cell:
     if result.after is None:
         return ""
-    change = "" if result.reward is None else changed(result.after - result.reward)
-    return Drawn("", Html(f"{drawn_mean(result.after).html} {change}"))
+    change = "" if result.reward is None else draw_change(result.after - result.reward)
+    return Drawn("", Html(f"{draw_mean(result.after).html} {change}"))
 
 
 def _groups(course: JobCourse) -> Cell:
@@ -168,7 +170,7 @@ def _option(name: str, value: Any) -> str:
     return f"{name} {escape_to_one_line(text, _LONG)}"
 
 
-def _opened(result: JobResult) -> Html:
+def _draw_opened(result: JobResult) -> Html:
     job = result.job
     facts = (
         ("model", job.model),
@@ -177,4 +179,4 @@ def _opened(result: JobResult) -> Html:
         ("service", job.service),
         ("failed" if job.status == "failed" else "not known", result.course.error),
     )
-    return opened([(name, value) for name, value in facts if value], f"%job {job.id[:8]}")
+    return draw_details([(name, value) for name, value in facts if value], f"%job {job.id[:8]}")

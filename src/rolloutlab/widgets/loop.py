@@ -17,9 +17,9 @@ from rolloutlab.widgets.kit.table import Heading, TableRow, table
 from rolloutlab.widgets.plot import Plot, Series, sparklines
 
 _FEW = 3
-"""From this many rounds on, their course is drawn; for fewer there are only figures."""
+"""The fewest rounds whose course is drawn. For fewer there are only figures."""
 _MOST_ROWS = 12
-"""Rounds that are listed without a click."""
+"""The most rounds that are listed without a click."""
 
 
 @dataclass(frozen=True)
@@ -66,19 +66,19 @@ class Best:
 
 
 def plot(name: str, rounds: Sequence[Round]) -> Plot:
-    """Mean reward by round."""
+    """Plot the mean reward by round."""
     return Plot(_series(rounds), title=f"{name}: mean reward", x_label="round")
 
 
 def find_varied(rounds: Sequence[Round]) -> list[str]:
-    """The options in which jobs of the rounds differ."""
+    """Find the options in which jobs of the rounds differ."""
     sent = [one.options for one in rounds if one.options is not None]
     names = dict.fromkeys(name for each in sent for name in each)
     return [name for name in names if any(each.get(name) != sent[0].get(name) for each in sent)]
 
 
 def line(one: Round, options: Mapping[str, Any] = MappingProxyType({})) -> str:
-    """One round in a line. options: of its job, where these are a function of the round."""
+    """Write one round in a line. options: those of its job, if they are a function of the round."""
     parts = [f"round {one.number}"]
     parts += [f"step {one.step}"] if one.step is not None else []
     parts += [f"mean reward {one.reward:.3f}"] if one.reward is not None else []
@@ -90,7 +90,7 @@ def line(one: Round, options: Mapping[str, Any] = MappingProxyType({})) -> str:
 
 
 def text(heading: str, rounds: Sequence[Round], changes: Sequence[str], ended: str) -> str:
-    """The loop as plain text. changes: what was measured in another way."""
+    """Write the loop as plain text. changes: lines on what was measured in another way. ended: why it has stopped."""
     return "\n".join(
         [heading, *sparklines(_series(rounds)), *_options(rounds), *changes, *_unscored(rounds), *filter(None, [ended])]
     )
@@ -105,7 +105,17 @@ def html(
     ended: str,
     notes: Sequence[str] = (),
 ) -> Html:
-    """The loop as a view. changes: its warnings, and what was measured in another way. notes: on what was resumed."""
+    """Draw the loop as a view.
+
+    Args:
+        name: The collection.
+        model: The model.
+        rounds: The rounds so far.
+        best: The best checkpoint.
+        changes: Warnings, and lines on what was measured in another way.
+        ended: Why the loop has stopped; empty while it runs.
+        notes: Lines on what was resumed.
+    """
     about = [*map(as_hint, [*_unscored(rounds), *changes]), *(as_hint(note, "info") for note in notes)]
     trained = sum(one.trained is not None for one in rounds)
     shown = _figures(rounds, best)
@@ -120,7 +130,7 @@ def html(
 
 
 def _end(ended: str) -> list[Hint]:
-    """Why it stopped: an error is what to see first."""
+    """Return a hint why the loop has stopped, marked as bad for an error."""
     text, _, goes_on = ended.partition("; ")
     if not ended:
         return []
@@ -128,7 +138,7 @@ def _end(ended: str) -> list[Hint]:
 
 
 def _figures(rounds: Sequence[Round], best: Best) -> list[Html]:
-    """The last round beside the first one."""
+    """Draw the figures of the last round, beside those of the first."""
     drawn = []
     for name, of in (("Mean reward", "reward"), ("Held out", "held_out"), ("Groups that trained", "trained")):
         values = [(one.number, getattr(one, of)) for one in rounds if getattr(one, of) is not None]
@@ -165,7 +175,7 @@ def _groups_chart(rounds: Sequence[Round]) -> Html:
 
 
 def _table(name: str, rounds: Sequence[Round]) -> Html:
-    """A row for each round; of many only after a click."""
+    """Draw a row for each round. If there are many, a click opens them."""
     columns = [
         ("round", "number", ""), ("step", "step", ""), ("mean reward", "reward", ".3f"), ("trained", "trained", ".0%"),
         ("held-out", "held_out", ".3f"), ("tokens", "tokens", ","),
@@ -193,7 +203,7 @@ def _table(name: str, rounds: Sequence[Round]) -> Html:
 
 
 def _options(rounds: Sequence[Round]) -> list[str]:
-    """Lines with the first and the last value of each option that differs."""
+    """Write lines with the first and the last value of each option that differs."""
     lines = []
     for name in find_varied(rounds):
         values = [(one.number, one.options[name]) for one in rounds if one.options and name in one.options]
@@ -207,7 +217,7 @@ def _value(value: Any) -> str:
 
 
 def _unscored(rounds: Sequence[Round]) -> list[str]:
-    """How many completions the reward function failed on, of what is trained on and of what is held out."""
+    """Say on how many completions the reward function failed, of those trained on and of those held out."""
     counts = [(sum(one.unscored for one in rounds), ""), (sum(one.held_out_unscored for one in rounds), " held-out")]
     return [f"{n:,}{of} without a reward, left out: the function failed on them" for n, of in counts if n]
 

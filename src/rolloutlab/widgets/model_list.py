@@ -8,7 +8,7 @@ from rolloutlab.api.wire.training import ModelCard
 from rolloutlab.store.models import CollectionSummary, SubmittedJob
 from rolloutlab.store.results import CollectionResult
 from rolloutlab.widgets.html import Html, escape
-from rolloutlab.widgets.kit.listing import Cell, Drawn, Listing, ListingRow, ago, drawn_mean, whole
+from rolloutlab.widgets.kit.listing import Cell, Drawn, Listing, ListingRow, ago, draw_mean, whole
 from rolloutlab.widgets.kit.parts import chip
 from rolloutlab.widgets.kit.table import Heading
 
@@ -33,7 +33,7 @@ class LabRecord:
 
 
 def model_listing(cards: Sequence[ModelCard], selected: str, lab: LabRecord, now: datetime) -> Listing:
-    """The models that a service lists."""
+    """List the models that a service lists, with what the lab knows of them."""
     now_called = {f"{each.name}:{each.generation}": each.label for each in lab.collections}
     trained = {job.model: job for job in lab.jobs[::-1]}
     sampled: dict[str, CollectionResult] = {}
@@ -58,10 +58,10 @@ def model_listing(cards: Sequence[ModelCard], selected: str, lab: LabRecord, now
 
 
 def _reward(result: CollectionResult | None, newest: int | None) -> Cell:
-    """The mean reward of a model's newest samples, with their step if it is not that of the newest checkpoint."""
+    """Draw the mean reward of a model's newest samples, with their step if it is not the newest checkpoint's."""
     if result is None or result.mean is None:
         return ""
-    mean = drawn_mean(result.mean)
+    mean = draw_mean(result.mean)
     if result.step in {None, newest}:
         return mean
     return Drawn(f"{mean.text} @{result.step}", Html(f'{mean.html} <span class="rl-dim">@{result.step}</span>'))

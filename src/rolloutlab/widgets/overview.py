@@ -110,7 +110,7 @@ class Overview:
 
 
 def text(shown: Overview) -> list[str]:
-    """Hints and figures as lines of text, for below a heading that has the mean reward."""
+    """Write hints and figures as lines, to stand below a heading that has the mean reward."""
     whole = shown.whole
     lines = [hint.line() for hint in shown.hints]
     if beside := [*_former(shown), *_passes(shown)]:
@@ -129,21 +129,21 @@ def text(shown: Overview) -> list[str]:
 
 
 def heading(name: str, shown: Overview, actions: str = "") -> Html:
-    """The first line of a collection's view."""
+    """Draw the first line of a collection's view."""
     chips = [chip(f"replaces {shown.former[0]}, {shown.former[2]:,} scored", "out")] if shown.former else []
     chips += [chip(f"trained last on {shown.trained_on}", "out")] if shown.trained_on else []
     return head(name, shown.about, *chips, actions=actions)
 
 
 def html(shown: Overview) -> Html:
-    """Hints, the band and the strip. Where a filter is on, the band has what fits it, with all behind."""
+    """Draw hints, figures and the strip. With a filter, the figures are those of what fits it, with all behind."""
     figures = shown.fitting or shown.whole
     cells = [_reward(shown, figures), _groups(figures), _components(shown, figures), _lengths(shown, figures)]
     return Html(f"{hints(shown.hints)}{band(*filter(None, cells))}{strip(shown.bars)}{next_cells(shown.next)}")
 
 
 def strip(groups: Sequence[GroupBar]) -> Html:
-    """A bar for each group, the most spread first; those that have nothing to learn are hatched."""
+    """Draw a bar for each group, in the order given. Groups with nothing to learn are hatched."""
     if len(groups) < 2:
         return Html("")
     kinds = list(dict.fromkeys(each.standing for each in groups))
@@ -164,7 +164,7 @@ def strip(groups: Sequence[GroupBar]) -> Html:
 def _bar(each: GroupBar) -> str:
     kind = _CLASSES.get(each.standing, "none")
     classes = " ".join(filter(None, ["rl-groups-bar", f"rl-{kind}" if kind else "", "" if each.fits else "rl-off"]))
-    # `height` and no CSS property of ours, which a page that is not trusted removes
+    # by `height`, not by a CSS property of our own, which a page that is not trusted would remove
     fill = f'<b style="height:{100 * (each.mean or 0):.3g}%"></b>' if each.standing == "trains" else ""
     name = each.name if each.groups == 1 else f"{each.name} and {each.groups - 1} more"
     title = escape(f"{name}: {WORDS[each.standing]}")
@@ -237,7 +237,7 @@ def _length_words(figures: Figures) -> list[str]:
 
 
 def around(shown: Overview) -> str:
-    """` ± 0.07`, or ` (0.61 to 0.74)` where the mean is not in the middle."""
+    """Write the interval of the mean as ` ± 0.07`, or as ` (0.61 to 0.74)` if the mean is not in its middle."""
     if shown.interval is None or shown.whole.mean is None:
         return ""
     low, high = shown.interval

@@ -1,7 +1,7 @@
-"""Requests of views on the control channel of a kernel, which it answers even while a cell runs.
+"""Requests of pages on the control channel of a kernel, which it answers even while a cell runs.
 
-A page sends a `comm_info_request`, which every kernel answers and Jupyter servers do not take for a user's activity.
-Our lab extension, in `jupyter-share`, puts its request into it as `rolloutlab`.
+A page sends a `comm_info_request`, which every kernel answers, and which Jupyter servers do not take for a user's
+activity. Our lab extension, in `jupyter-share`, puts its request into it as `rolloutlab`.
 """
 
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ Bundle = tuple[dict[str, Any], dict[str, Any]]
 
 
 class Answering(Protocol):
-    """The part of `NotebookView` that pages ask for."""
+    """The part of `NotebookView` that answers pages."""
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]: ...
 
 
 class Pages:
-    """What pages may ask a kernel for: its views by the id of their widgets, and outputs of the running cell."""
+    """Answers what pages may ask a kernel: its views by the ids of their widgets, and outputs of the running cell."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
@@ -36,7 +36,7 @@ class Pages:
         shell.events.register("post_run_cell", lambda _result: self._of_cell.clear())
 
     def show(self, model_id: str, view: Answering, bundle: Bundle) -> Bundle:
-        """The bundle of an output that shows a view in pages with our lab extension, too.
+        """Return the bundle of an output that shows a view also in pages with our lab extension.
 
         The id is in the metadata: programs that compare outputs of two runs leave that out, as nbval does.
         """
@@ -47,9 +47,9 @@ class Pages:
         return bundle
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The reply to `{model_id, call, args}`, empty where there is no such view.
+        """Answer `{model_id, call, args}`; return an empty dict if there is no such view.
 
-        To `{call: "shown"}` it is the views that the running cell has shown: of each the cell's id, data and metadata.
+        The answer to `{call: "shown"}` is the cell's id, data and metadata of each view that the running cell shows.
         """
         if request.get("call") == "shown":
             return {"result": [self._output(*shown) for shown in list(self._of_cell.items())]}
@@ -72,6 +72,6 @@ class Pages:
 
 @cache
 def pages_of(shell: Any) -> Pages | None:
-    """The pages of a kernel; None where it has no such channel, as in JupyterLite."""
+    """Return the pages of a kernel; None if it has no control channel, as in JupyterLite."""
     handlers = getattr(getattr(shell, "kernel", None), "control_handlers", {})
     return Pages(shell) if _REQUEST in handlers else None

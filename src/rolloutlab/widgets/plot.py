@@ -10,7 +10,7 @@ _COLOURS = ("#3b82c4", "#e0803a", "#3fa06b", "#b065c4", "#c4564f", "#8a8f36")
 _BARS = "▁▂▃▄▅▆▇█"
 _MAX_COLUMNS = 60
 LARGEST = 1e100
-"""Beyond it a number has no place on an axis."""
+"""Numbers from here on have no place on an axis."""
 _GREY = "#808080"
 """A grey that is readable on white and on black. A chart that is shown as an image cannot use the page's colours."""
 
@@ -27,6 +27,7 @@ class Series:
     line: bool = True
 
     def points(self) -> list[Point]:
+        """Return the points that have a place on the axes."""
         pairs = zip(self.x, self.y, strict=False)
         return [(float(x), float(y)) for x, y in pairs if y is not None and abs(y) < LARGEST]
 
@@ -43,9 +44,9 @@ class Plot:
         self._y = round_ticks([y for _, y in shown] or [0.0, 1.0], 5)
 
     def svg(self, color: str = "inherit", x: int = 0, y: int = 0) -> str:
-        """The picture as an `<svg>`; axes and words have the colour of the page unless one is given."""
+        """Draw the plot as an `<svg>`. Axes and words have the colour of the page unless one is given."""
         labels = [one.label for one in self.series] if len(self.series) > 1 else []
-        drawn = "".join(self._drawn(one, _COLOURS[i % len(_COLOURS)]) for i, one in enumerate(self.series))
+        drawn = "".join(self._draw(one, _COLOURS[i % len(_COLOURS)]) for i, one in enumerate(self.series))
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" x="{x}" y="{y}" width="{self.width}" height="{self.height}"'
             f' viewBox="0 0 {self.width} {self.height}" font-family="sans-serif" font-size="11" color="{color}"'
@@ -79,7 +80,7 @@ class Plot:
         parts.append(f'<text x="{middle}" y="{bottom + 29}" text-anchor="middle">{escape(self.x_label)}</text>')
         return "".join(parts)
 
-    def _drawn(self, series: Series, colour: str) -> str:
+    def _draw(self, series: Series, colour: str) -> str:
         centers = [self._to_pixels(x, y) for x, y in series.points()]
         path = "M" + "L".join(f"{x} {y}" for x, y in centers) if centers else ""
         parts = [f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'] if series.line else []
@@ -89,13 +90,13 @@ class Plot:
 
 
 class Panels:
-    """Charts side by side, two in a row. empty: the text where there is none."""
+    """Charts side by side, two in a row. empty: the text if there is no chart."""
 
     def __init__(self, plots: Sequence[Plot], *, empty: str = "nothing to plot yet") -> None:
         self.plots, self._empty = list(plots), empty
 
     def svg(self, color: str = "inherit") -> str:
-        """The charts as one `<svg>`."""
+        """Draw the charts as one `<svg>`."""
         wide, high = (max((getattr(plot, side) for plot in self.plots), default=20) for side in ("width", "height"))
         inner = "".join(plot.svg(color, i % 2 * wide, i // 2 * high) for i, plot in enumerate(self.plots))
         width, height = wide * min(2, len(self.plots)), high * math.ceil(len(self.plots) / 2)
@@ -112,13 +113,13 @@ class Panels:
 
 
 def sparklines(series: Sequence[Series]) -> list[str]:
-    """A line of text per series: its label, its course, its first and last value."""
+    """Write a line per series: its label, its course, its first and last value."""
     wide = max((len(one.label) for one in series), default=0)
     return [f"{one.label:<{wide}}  {sparkline([y for _, y in one.points()])}" for one in series]
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """The course of some numbers as bars, and the first and the last of them. Numbers beyond 1e100 are left out."""
+    """Write the course of some numbers as bars, and the first and the last of them, without those beyond 1e100."""
     values = [value for value in values if abs(value) < LARGEST]
     if not values:
         return "-"
@@ -131,10 +132,10 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def round_ticks(values: Iterable[float], limit: int, *, whole: bool = False) -> list[float]:
-    """At most about `limit` round numbers from below the least value to above the largest; at least two."""
+    """Find about `limit` round numbers, at least two, from the least value or below to the largest or above."""
     low, high = min(values), max(values)
     size = max(abs(low), abs(high), 1e-100)
-    if high - low <= 1e-9 * size:  # a flat line lies in the middle
+    if high - low <= 1e-9 * size:  # put a flat line into the middle
         low, high = low - (size / 2 if low else 0.5), high + (size / 2 if low else 0.5)
     rough = (high - low) / limit
     power = 10.0 ** math.floor(math.log10(rough))

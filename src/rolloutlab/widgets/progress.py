@@ -11,9 +11,9 @@ from rolloutlab.sanitize import escape_to_one_line
 from rolloutlab.widgets.html import escape, for_notebook
 
 _DELAY = 0.3
-"""Seconds after which silent work shows a line."""
+"""Seconds of work after which a line is shown."""
 _VIEW_DELAY = 1.0
-"""Seconds after which a view replaces the line. Of shorter work, only the result is shown."""
+"""Seconds after which a view replaces the line. Work that takes less time shows only its result."""
 _MAX_WIDTH = 100
 
 
@@ -36,9 +36,14 @@ class Progress:
         self._stays = False
 
     def update(self, done: int, total: int | None, note: str = "", text: str = "", part: float = 0) -> None:
-        """Show that `done` of `total` (None: unknown) is done, and the text that has come so far.
+        """Show how much is done.
 
-        part: the fraction of the next one that is done, for the bar only.
+        Args:
+            done: How many are done.
+            total: How many there are; None if that is not known.
+            note: Words beside the numbers.
+            text: The text that has come so far; if there is some, its end replaces the note.
+            part: The fraction of the next one that is done, for the bar only.
         """
         if not self._visible or self._seconds() < _DELAY:
             return
@@ -49,7 +54,7 @@ class Progress:
             self._show(line, done + part, total)
 
     def begin(self, what: str, seconds: float = 0.0) -> None:
-        """Show what begins now, unless it would end within the first 0.3 seconds.
+        """Show what begins now, unless it is likely to end within the first 0.3 seconds of the context.
 
         Call it before work that reports nothing until it ends. seconds: about how long the work takes.
         """
@@ -71,19 +76,19 @@ class Progress:
         self._line = ""
 
     def step(self, what: str, done: int, total: int) -> None:
-        """As `update`, for work of several steps: what is done, and how many of how many."""
+        """Show what is being done, and how many steps of how many are done."""
         self.update(done, total, what)
 
     def count(self, done: int) -> None:
-        """As `update`, of an unknown number."""
+        """Show how many are done, of an unknown number."""
         self.update(done, None)
 
     def keep(self, line: str) -> None:
-        """Leave this line behind when the work is over, after those that it was called with before."""
+        """Print this line when the work is over, after the lines of earlier calls."""
         self._last_line = "\n".join(filter(None, [self._last_line, line]))
 
     def leave(self) -> None:
-        """Leave the view there when the work is over."""
+        """Leave the view on the page when the work is over."""
         self._stays = True
 
     def __enter__(self) -> Self:
@@ -101,7 +106,7 @@ class Progress:
     @staticmethod
     def _erase() -> None:
         """Empty the line of a terminal."""
-        with suppress(OSError):  # a terminal that was closed must not end what stores its work
+        with suppress(OSError):  # a terminal that was closed must not end work that is being stored
             if sys.stdout.isatty():
                 sys.stdout.write("\r\x1b[K")
                 sys.stdout.flush()
@@ -114,7 +119,7 @@ class Progress:
         if self._display is None and in_notebook():
             from IPython.display import display
 
-            # nbval keeps an output as it was first shown: a bar, which only a slow machine shows, would be a difference
+            # empty at first: nbval compares an output as it was first shown, and only a slow machine shows a bar
             self._display = display({}, raw=True, display_id=True)  # type: ignore[no-untyped-call]
         if self._view_is_shown:
             return
@@ -124,7 +129,7 @@ class Progress:
         else:
             with suppress(OSError):  # as in `_erase`
                 if sys.stdout.isatty():
-                    # of a line that is wrapped, the next one would overwrite the last part alone
+                    # cut, because the next line would overwrite only the last part of a line that wraps
                     shown = line[: shutil.get_terminal_size().columns - 1]
                     sys.stdout.write(f"\r\x1b[K{shown}")
                     sys.stdout.flush()
@@ -132,7 +137,7 @@ class Progress:
 
 @contextmanager
 def waiting() -> Iterator[Callable[[str], None]]:
-    """A context in which the function shows at once what is waited for; nothing of it stays."""
+    """Enter a context with a function that shows at once what is waited for. Nothing of it stays at the end."""
     with Progress("rolloutlab") as shown:
         yield shown.waiting
 
@@ -152,7 +157,7 @@ class _Bar:
 
 
 class ShownLive:
-    """Base of what `Live` shows while a cell runs: as the result of that cell it is not shown a second time."""
+    """Base of what `Live` shows while a cell runs. As the result of that cell it is not shown a second time."""
 
     _on_the_page = False
 
@@ -162,14 +167,14 @@ class ShownLive:
 
 
 class Live:
-    """Shows an object again and again in the same place of a notebook; elsewhere `say` gets a line per change."""
+    """Shows an object again and again in the same place of a notebook; elsewhere calls `say` with a line per change."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._display: Any = None
 
     def update(self, shown: ShownLive, line: str) -> None:
-        """Show it as it is now; `line` is what has changed. An empty one is not said."""
+        """Show the object as it is now. line: what has changed; an empty one is not said."""
         if not in_notebook():
             if line:
                 self._say(line)

@@ -1,4 +1,4 @@
-"""Rewards as a table: one that fits a terminal, and one as HTML without scripts."""
+"""Rewards as tables: one that fits a terminal, and one as HTML without scripts."""
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, islice
@@ -11,7 +11,7 @@ from rolloutlab.objective.advantages import Reason
 from rolloutlab.objective.preflight import WHY_NOT, count
 from rolloutlab.sanitize import escape_control_chars, escape_to_one_line
 from rolloutlab.store.models import Edit, StoredTrajectory, Undoable
-from rolloutlab.widgets.collection import reasoning, spoken
+from rolloutlab.widgets.collection import read_message, reasoning
 from rolloutlab.widgets.html import Cell, Html, Words, code, escape, html_table, paragraphs, title
 from rolloutlab.widgets.kit.parts import panel
 from rolloutlab.widgets.text import decimals, more, number, signed, text_table, with_minus
@@ -23,7 +23,7 @@ _MAX_NAME = 28
 _MAX_EFFECT = 24
 _MAX_MESSAGE = 80
 _MAX_FAILURES = 3
-"""Different errors in full below a table of text."""
+"""How many different errors are shown in full below the table."""
 _REST = ".to_frame() has them"
 _WHY_NOT = {str(reason): words for reason, words in {**WHY_NOT, Reason.UNSCORED: ""}.items()}
 
@@ -31,15 +31,19 @@ _WHY_NOT = {str(reason): words for reason, words in {**WHY_NOT, Reason.UNSCORED:
 def text(
     name: str, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], fitting: int, notes: Sequence[Hint] = ()
 ) -> str:
-    """The first rows as plain text. Only lines of notes may be wider than 80 columns.
+    """Write the first rows as plain text. Only lines of notes may be wider than 80 columns.
 
-    name: the title. summary: the figures. rows: the first rows. fitting: how many rows there are. notes: hints to show
-    above the rows.
+    Args:
+        name: The title.
+        summary: The figures.
+        rows: The first rows.
+        fitting: How many rows there are.
+        notes: Hints to show above the rows.
     """
     ended = _has_ends(rows)
     cells = [
         (
-            _shortened(row["name"], _MAX_NAME),
+            _shorten(row["name"], _MAX_NAME),
             number(row["reward"]),
             _effect(row),
             *((_end(row),) if ended else ()),
@@ -51,8 +55,8 @@ def text(
     head = ("trajectory", "reward", "advantage", *(("ended",) if ended else ()), "source", "completion")
     table = text_table(head, cells, f"<0 >7 >13 {'<5 ' if ended else ''}<8")
     rest = more(fitting - len(rows), _REST)
-    above = [*(_fitted(line, _WIDTH) for line in _heading(name, summary)), *(note.line() for note in notes)]
-    lines = [_fitted(line, _WIDTH).rstrip() for line in [*([""] if rows else []), *table, *_failures(rows)]]
+    above = [*(_fit(line, _WIDTH) for line in _heading(name, summary)), *(note.line() for note in notes)]
+    lines = [_fit(line, _WIDTH).rstrip() for line in [*([""] if rows else []), *table, *_failures(rows)]]
     return "\n".join([*above, *lines, *([""] if rest else []), *rest])
 
 
@@ -64,7 +68,16 @@ def html(
     fitting: int,
     above: Html | None = None,
 ) -> str:
-    """The first rows as HTML. above: the figures of all, with their heading, once they are read."""
+    """Draw the first rows.
+
+    Args:
+        name: The title.
+        summary: The figures.
+        rows: The first rows.
+        components: The components of rewards that have a column.
+        fitting: How many rows there are.
+        above: The figures of all rows, with their heading, once they are read.
+    """
     figures = ("reward", "advantage", *components)
     ended = ("ended",) if _has_ends(rows) else ()
     head: list[Cell] = [Words("trajectory"), *figures, *map(Words, (*ended, "source", "prompt", "completion"))]
@@ -76,8 +89,8 @@ def html(
     return f"{title(first)}{table}{rest}"
 
 
-def given(edits: Sequence[Edit]) -> str:
-    """A message of a page about a reward that was given."""
+def given_message(edits: Sequence[Edit]) -> str:
+    """Write the message of a page about rewards that were given by hand."""
     if not edits:
         return "that is its reward already"
     if all(edit.new is None for edit in edits):
@@ -87,8 +100,8 @@ def given(edits: Sequence[Edit]) -> str:
     return f"{count(len(edits), 'reward')} set to {number(edits[0].new)}"
 
 
-def undoable(newest: Undoable | None) -> str:
-    """What an undo would take back: `12 rewards set to 1`; empty where nothing is left."""
+def undoable_message(newest: Undoable | None) -> str:
+    """Write what an undo would take back: `12 rewards set to 1`; empty if there is nothing to undo."""
     if newest is None:
         return ""
     rewards = count(newest.rewards, "reward")
@@ -98,8 +111,8 @@ def undoable(newest: Undoable | None) -> str:
     return f"{rewards} set to {number(newest.low)}" if alike else f"{rewards} by {newest.source}"
 
 
-def undone(edits: Sequence[Edit], what: str = "") -> str:
-    """A message about an undo. what: as of `undoable` before it."""
+def undone_message(edits: Sequence[Edit], what: str = "") -> str:
+    """Write the message about an undo. what: what `undoable_message` returned before it."""
     unscored = sum(edit.new is None for edit in edits)
     also = f", {unscored:,} of them unscored again" if unscored else ""
     change = f"change {edits[0].undoes}" + (f" ({what})" if what else "")
@@ -107,7 +120,7 @@ def undone(edits: Sequence[Edit], what: str = "") -> str:
 
 
 def line(edit: Edit) -> str:
-    """One change of a reward, as a page shows it."""
+    """Write one change of a reward, as a page shows it."""
     by = f"undo of change {edit.undoes}" if edit.undoes else edit.source
     note = f" ({escape_control_chars(edit.note)})" if edit.note else ""
     who = escape_control_chars(edit.who)
@@ -115,11 +128,11 @@ def line(edit: Edit) -> str:
 
 
 def turns(trajectory: StoredTrajectory) -> list[dict[str, Any]]:
-    """The conversation turn by turn: `role`, `text` with tool calls, and `reasoning` and `reward` where it has them."""
+    """Describe a conversation turn by turn: `role`, `text` with tool calls, and `reasoning` and `reward` if any."""
     turns = []
     rewards = iter(trajectory.turn_rewards)
     for item in trajectory.items:
-        role, content, calls = spoken(item)
+        role, content, calls = read_message(item)
         turn: dict[str, Any] = {"role": role, "text": escape_control_chars("\n".join(filter(None, [content, *calls])))}
         reward = next(rewards, None) if isinstance(item, Choice) else None
         turn |= {} if reward is None else {"reward": reward}
@@ -142,7 +155,7 @@ def _heading(name: str, summary: Mapping[str, Any]) -> list[str]:
 
 
 def _effect(row: Mapping[str, Any]) -> str:
-    """The advantage, or in a word or two why there is none: the type of the error where a reward function failed."""
+    """Write the advantage, or in a word or two why there is none, such as the type of a reward function's error."""
     if row.get("error"):
         return f"failed: {row['error'].partition(':')[0]}"[:_MAX_EFFECT]
     if row["reason"] is not None:
@@ -151,14 +164,14 @@ def _effect(row: Mapping[str, Any]) -> str:
 
 
 def _failures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The first different errors of reward functions: message and line of the function, each in a line."""
+    """Write the first different errors of reward functions, each with message and line of the function."""
     first: dict[tuple[str, str], str] = {}
     for row in rows:
         if row.get("error"):
             first.setdefault((_line(row["error"]), row["place"]), row["name"])
     lines = [""] if first else []
     for (error, place), name in islice(first.items(), _MAX_FAILURES):
-        lines += [f"{_shortened(name, _MAX_NAME)} failed: {error}", *([f"  {place}"] if place else [])]
+        lines += [f"{_shorten(name, _MAX_NAME)} failed: {error}", *([f"  {place}"] if place else [])]
     return lines
 
 
@@ -166,15 +179,15 @@ def _line(error: str) -> str:
     return error.partition("\n")[0]
 
 
-def _failed(row: Mapping[str, Any]) -> Cell:
-    """The first line of an error; the rest, and the line of the function, as a title."""
+def _draw_error(row: Mapping[str, Any]) -> Cell:
+    """Draw the first line of an error, with all of it, and the line of the function, as its title."""
     whole = "\n".join(filter(None, (row["error"], row["place"])))
     first = escape_to_one_line(_line(row["error"]), _MAX_MESSAGE)
     return Words(Html(f'<span title="{escape(whole)}">failed: {escape(first)}</span>'))
 
 
 def _has_ends(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether any was an episode with an environment or a program."""
+    """Whether any row is an episode with an environment or a program."""
     return any("episode_end" in row for row in rows)
 
 
@@ -183,7 +196,7 @@ def _end(row: Mapping[str, Any]) -> str:
 
 
 def _row(row: Mapping[str, Any], components: Sequence[str], *, ended: bool) -> list[Cell]:
-    effect = _failed(row) if row.get("error") else _effect(row) if row["reason"] else with_minus(_effect(row))
+    effect = _draw_error(row) if row.get("error") else _effect(row) if row["reason"] else with_minus(_effect(row))
     figures = [number(row["reward"]), effect, *(number(row.get(f"component:{name}")) for name in components)]
     source = row["source"] or "-"
     by = source if row["was"] is None else f"{source}, was {number(row['was'])}"
@@ -191,13 +204,13 @@ def _row(row: Mapping[str, Any], components: Sequence[str], *, ended: bool) -> l
     return [Words(code(row["name"])), *figures, *map(Words, words)]
 
 
-def _shortened(name: str, longest: int) -> str:
-    """A name without its middle, where it is long: its end identifies the trajectory."""
+def _shorten(name: str, longest: int) -> str:
+    """Cut the middle out of a long name. Its end stays, because it identifies the trajectory."""
     return name if len(name) <= longest else f"{name[: longest // 2 - 2]}...{name[-(longest - longest // 2 - 1) :]}"
 
 
-def _fitted(line: str, columns: int) -> str:
-    """A line, cut to this many columns of a terminal. Some characters take two columns."""
+def _fit(line: str, columns: int) -> str:
+    """Cut a line to this many columns of a terminal. Some characters take two columns."""
     cells = [2 if east_asian_width(character) in "WF" else 1 for character in line]
     if sum(cells) <= columns:
         return line

@@ -9,9 +9,9 @@ from rolloutlab.hints import Hint
 from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars, escape_to_one_line
 from rolloutlab.widgets.html import Html, escape
-from rolloutlab.widgets.kit.change import changed
+from rolloutlab.widgets.kit.change import draw_change
 from rolloutlab.widgets.kit.chart import COLOURS, ChartLine, chart, charts
-from rolloutlab.widgets.kit.listing import drawn_mean, percent
+from rolloutlab.widgets.kit.listing import draw_mean, percent
 from rolloutlab.widgets.kit.parts import band, cell, chip, figure, foot, head, hints, line, next_cells, panel
 from rolloutlab.widgets.kit.table import Heading, TableRow, table
 from rolloutlab.widgets.kit.tree import tree
@@ -25,10 +25,10 @@ _MOST_CHANGES = 6
 _MAX_CHARS = 1_500
 _ROUNDING = 1e-9
 _LARGE = 1e6
-"""A number from here on has three digits and a power of ten; else it could have hundreds of digits."""
+"""Numbers from here on are written with three digits and a power of ten, not with hundreds of digits."""
 _LARGEST_WHOLE = 1e15
 _FEWEST = 3
-"""Steps that a chart needs."""
+"""The fewest steps of a chart."""
 _LONGEST_VALUE = 80
 _MOST_VALUES = 6
 Looks = Mapping[str, int]
@@ -44,8 +44,8 @@ class RunCourse:
         members: The names of the runs.
         steps: The numbers of the checkpoints, in order.
         hours: Hours since the first job, by step.
-        numbers: By name, a value for each step; None where there is none.
-        lows, highs: The least and the largest of several seeds; empty for one run.
+        numbers: By name, a value for each step; None if there is none.
+        lows, highs: By name, the least and the largest value of several seeds; empty for one run.
         main: The number that it is judged by.
     """
 
@@ -59,26 +59,26 @@ class RunCourse:
     main: str = "reward"
 
     def points(self, name: str) -> list[tuple[float, float]]:
-        """The steps that have a number, with its value."""
+        """Return the steps that have a number, with its value."""
         pairs = zip(self.steps, self.numbers.get(name, ()), strict=False)
         return [(float(step), value) for step, value in pairs if value is not None]
 
     def band(self, name: str) -> list[tuple[float, float, float]]:
-        """The steps at which several seeds have a number, with the least and the largest of them."""
+        """Return the steps at which several seeds have a number, with its least and its largest value."""
         ends = zip(self.steps, self.lows.get(name, ()), self.highs.get(name, ()), strict=False)
         return [(float(step), low, high) for step, low, high in ends if low is not None and high is not None]
 
 
 @dataclass(frozen=True)
 class RunRow:
-    """What the table of several runs has of one, or of several seeds.
+    """What the table of runs shows of one run, or of several seeds.
 
     Attributes:
         name: Its name.
         before, best: The first and the highest mean.
         error: The standard error of the highest mean, of one run.
         at: The steps of the highest means, one for each seed.
-        best_name: The checkpoint, to type.
+        best_name: The name of the best checkpoint, to type.
         again: The mean of the best checkpoint with other seeds than it was chosen by.
         options: The options of its last job.
         changes: Options that changed between its jobs: step, name, before, after.
@@ -101,7 +101,7 @@ class RunRow:
 
 @dataclass(frozen=True)
 class StepText:
-    """A sampled text of a step. group: what opens in the group view. change: of its reward since the first step."""
+    """A sampled text of a step. group: the group that has it. change: how its reward changed since the first step."""
 
     run: str
     step: int
@@ -121,10 +121,10 @@ class Overlay:
 
     Attributes:
         courses: Their numbers.
-        rows: What the table has of each.
+        rows: What the table shows of each.
         numbers: The numbers that any of them has, in order.
-        hints: What to know, each with the run and the step at which it began.
-        about: What they are of.
+        hints: What a person should know, each with the run and the step at which it began.
+        about: What the runs are about.
         next: Cells to type next.
     """
 
@@ -141,12 +141,12 @@ class Overlay:
 
 
 def looks_of(courses: Sequence[RunCourse]) -> Looks:
-    """The place of the colour of each run."""
+    """Return the place of the colour of each run."""
     return {name: i for i, course in enumerate(courses) for name in course.members}
 
 
 def text(shown: Overlay) -> str:
-    """Runs as plain text."""
+    """Write runs as plain text."""
     lines = [f"{shown.name}  {shown.about}", *(hint.line() for hint in shown.hints)]
     for row, course in zip(shown.rows, shown.courses, strict=True):
         means = [value for _, value in course.points(course.main)]
@@ -166,28 +166,29 @@ def _result(row: RunRow) -> str:
 
 
 def html(shown: Overlay, texts: Sequence[StepText] = ()) -> Html:
-    """Runs as a view that needs no script. texts: of its last step."""
+    """Draw runs as a view without scripts. texts: those of the last step."""
     return panel(
         head(shown.name, shown.about),
         hints(shown.hints),
         runs_table(shown),
         curves(shown, shown.numbers[:OPEN]),
-        _folded("every other number", curves(shown, shown.numbers[OPEN:])),
+        _fold("every other number", curves(shown, shown.numbers[OPEN:])),
         step_texts(texts, looks=looks_of(shown.courses)),
         next_cells(*shown.next),
     )
 
 
 def top(shown: Overlay) -> dict[str, Any]:
-    """What a browser shows above and below the curves, as nodes of `tree`."""
+    """Return what a browser shows above and below the curves, as nodes of `tree`."""
     above = f"{head(shown.name, shown.about)}{hints(shown.hints)}{runs_table(shown)}"
     return {"above": tree(above), "next": tree(next_cells(*shown.next))}
 
 
 def runs_table(shown: Overlay, *, folds: bool = True) -> Html:
-    """A row for each run: what differs, before, best, and notes; below it what is the same in all.
+    """Draw a row for each run: options that differ, mean before, best mean, notes; below, options that all share.
 
-    folds: rows open to what changed. If not, options are whole, and neither what changed nor what is the same is here.
+    folds: rows open to options that changed. If False, options are written in full, and neither those that changed nor
+    those that all share are shown.
     """
     differing = [name for name in _names(shown.rows) if len({repr(row.options.get(name)) for row in shown.rows}) > 1]
     columns = [
@@ -202,7 +203,9 @@ def runs_table(shown: Overlay, *, folds: bool = True) -> Html:
     ]
     if not folds:
         return table(columns, [TableRow(_cells(row, differing, i, option_whole)) for i, row in enumerate(shown.rows)])
-    rows = [TableRow(_cells(row, differing, i, option_text), opens=_opened(row)) for i, row in enumerate(shown.rows)]
+    rows = [
+        TableRow(_cells(row, differing, i, option_text), opens=_draw_opened(row)) for i, row in enumerate(shown.rows)
+    ]
     same = [name for name in _names(shown.rows) if name not in differing]
     values = " · ".join(f"{name} {option_text(shown.rows[0].options[name])}" for name in same)
     where = "" if len(shown.rows) == 1 else "the same in all: "
@@ -211,7 +214,7 @@ def runs_table(shown: Overlay, *, folds: bool = True) -> Html:
 
 
 def _look(place: int) -> str:
-    """The classes of the mark of a run: a colour, and from the fifth run on another shape."""
+    """Return the classes of the mark of a run: a colour, and from the fifth run on another shape."""
     rounds = place // len(COLOURS)
     return f"rl-run-{1 + place % len(COLOURS)}" + (f" rl-dashes-{min(rounds, 2)}" if rounds else "")
 
@@ -223,24 +226,24 @@ def _names(rows: Sequence[RunRow]) -> list[str]:
 def _cells(row: RunRow, differing: Sequence[str], i: int, option: Callable[[Any], str]) -> list[str]:
     mark = f'<i class="rl-mark {_look(i)}"></i>'
     gain = None if row.best is None or row.before is None else row.best - row.before
-    best = Html("") if row.best is None else drawn_mean(row.best).html
+    best = Html("") if row.best is None else draw_mean(row.best).html
     error = "" if row.error is None else decimals(2 * row.error, ".2f")
     around = f' <span class="rl-dim">± {error}</span>' if error and best else ""
     notes = "".join(map(chip, row.tags)) + (f' <span class="rl-dim">{escape(row.note)}</span>' if row.note else "")
     return [
         Html(f"{mark}<b>{escape(row.name)}</b>"),
         *(escape(option(row.options[name]) if name in row.options else "") for name in differing),
-        "" if row.before is None else drawn_mean(row.before).html,
+        "" if row.before is None else draw_mean(row.before).html,
         Html(f"{best}{around}"),
-        "" if row.again is None else drawn_mean(row.again).html,
-        Html("") if gain is None or math.isnan(gain) else changed(gain),
+        "" if row.again is None else draw_mean(row.again).html,
+        Html("") if gain is None or math.isnan(gain) else draw_change(gain),
         ", ".join(map(str, dict.fromkeys(row.at))),
         Html(notes),
     ]
 
 
-def _opened(row: RunRow) -> Html:
-    """What a row opens to: options that the table shortens, and options that changed between the jobs of the run."""
+def _draw_opened(row: RunRow) -> Html:
+    """Draw what a row opens to: options that the table shortens, and options that changed between jobs of the run."""
     wholes = [(name, value, option_whole(value)) for name, value in row.options.items()]
     short = [f"{name} {whole}" for name, value, whole in wholes if whole != option_text(value)]
     if not short and not row.changes:
@@ -256,7 +259,7 @@ def _change(text: Callable[[Any], str], step: int, option: str, before: Any, aft
 
 
 def curves(shown: Overlay, numbers: Sequence[RunNumber]) -> Html:
-    """A chart for each number, all over the same steps; of fewer than three steps, figures. Rewards have a wide one."""
+    """Draw a chart for each number, a wide one for rewards, all over the same steps; for few steps, figures."""
     steps = [step for course in shown.courses for step in course.steps]
     if max((len(course.steps) for course in shown.courses), default=0) < _FEWEST:
         return Html(f'<div class="rl-least">{band(*(_figure(shown, number) for number in numbers))}</div>')
@@ -270,7 +273,7 @@ def curves(shown: Overlay, numbers: Sequence[RunNumber]) -> Html:
 
 
 def _rewards_chart(shown: Overlay, rewards: Sequence[RunNumber], last: float) -> Html:
-    """The means of all runs: of held-out rows, and dashed those that were trained on. It has the names of the runs."""
+    """Draw the means of all runs, with their names: of held-out rows, and dashed, of the rows that were trained on."""
     first, dashed = rewards[0], rewards[1:]
     lines = [_line(shown, i, first, named=True) for i in range(len(shown.courses))]
     for number in dashed:
@@ -292,7 +295,7 @@ def _chart(shown: Overlay, number: RunNumber, last: float) -> Html:
 
 
 def _line(shown: Overlay, i: int, number: RunNumber, *, named: bool = False) -> ChartLine:
-    """A number of a run with the band of its seeds. A line that is not named has no place in the legend."""
+    """Make the line of a number of a run, with the band of its seeds. named: it is in the legend."""
     course, scale = shown.courses[i], 100.0 if number.unit == "share" else 1.0
     points = [(x, scale * y) for x, y in course.points(number.name)]
     band = [(x, scale * low, scale * high) for x, low, high in course.band(number.name)]
@@ -301,26 +304,26 @@ def _line(shown: Overlay, i: int, number: RunNumber, *, named: bool = False) -> 
 
 def _newest(shown: Overlay, number: RunNumber) -> str:
     values = [course.points(number.name)[-1:] for course in shown.courses]
-    return " · ".join(written(number, value) for each in values for _, value in each)
+    return " · ".join(format_value(number, value) for each in values for _, value in each)
 
 
 def _figure(shown: Overlay, number: RunNumber) -> Html:
-    """The values of a number at each step of each run."""
+    """Draw the values of a number at each step of each run."""
     lines = []
     for course in shown.courses:
         ends = {
-            step: f" ({written(number, low)} to {written(number, high)})"
+            step: f" ({format_value(number, low)} to {format_value(number, high)})"
             for step, low, high in course.band(number.name)
         }
         points = course.points(number.name)
-        values = " · ".join(f"{written(number, value)}{ends.get(step, '')} at {step:g}" for step, value in points)
+        values = " · ".join(f"{format_value(number, value)}{ends.get(step, '')} at {step:g}" for step, value in points)
         name = f"{course.name}: " if len(shown.courses) > 1 else ""
         lines += [line(f"{name}{values}")] if values else []
     return figure(number.title, _newest(shown, number), "", *lines) if lines else Html("")
 
 
-def written(number: RunNumber, value: float) -> str:
-    """A value in as many digits as it is read with."""
+def format_value(number: RunNumber, value: float) -> str:
+    """Write a value with as many digits as a reader needs."""
     if abs(value) >= _LARGE:
         return _with_unit(number, value, ".3g")
     if number.unit == "share":
@@ -330,8 +333,8 @@ def written(number: RunNumber, value: float) -> str:
     return f"${value:.3f}" if number.unit == "$" else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def exact(number: RunNumber, value: float) -> str:
-    """A value in six digits; a whole number in all of its digits."""
+def format_exactly(number: RunNumber, value: float) -> str:
+    """Write a value with six digits; a whole number with all of its digits."""
     if not number.unit and value.is_integer() and abs(value) < _LARGEST_WHOLE:
         return f"{value:,.0f}"
     return _with_unit(number, value, ".6g")
@@ -344,7 +347,7 @@ def _with_unit(number: RunNumber, value: float, form: str) -> str:
 
 
 def step_texts(texts: Sequence[StepText], name: str = "", looks: Looks = _NONE) -> Html:
-    """A prompt with what each run answered at a step. name: of this choice of texts. looks: as of `text_cards`."""
+    """Draw a prompt with what each run answered at a step. name: the name of this choice. looks: see `text_cards`."""
     if not texts:
         return Html("")
     title = f'<div class="rl-head"><b>{escape(name or f"Texts at step {texts[0].step}")}</b></div>'
@@ -352,7 +355,7 @@ def step_texts(texts: Sequence[StepText], name: str = "", looks: Looks = _NONE) 
 
 
 def text_cards(texts: Sequence[StepText], looks: Looks = _NONE) -> Html:
-    """A card for each text, below the prompt if it is the same of all. looks: places of the colours by run."""
+    """Draw a card for each text, below the prompt if all have the same. looks: places of the colours by run."""
     if not texts:
         return Html("")
     first = texts[0]
@@ -365,7 +368,7 @@ def text_cards(texts: Sequence[StepText], looks: Looks = _NONE) -> Html:
 def _prompt(one: StepText) -> str:
     chips = "".join(map(_value, list(one.row.items())[:_MOST_VALUES]))
     row = f'<div class="rl-row">{chips}</div>' if chips else ""
-    return f'<div class="rl-prompt"><p class="rl-text">{escape(_short(one.prompt))}</p>{row}</div>'
+    return f'<div class="rl-prompt"><p class="rl-text">{escape(_shorten(one.prompt))}</p>{row}</div>'
 
 
 def _value(pair: tuple[str, str]) -> str:
@@ -376,23 +379,23 @@ def _value(pair: tuple[str, str]) -> str:
 
 def _card(one: StepText, place: int | None, prompt: str) -> str:
     reward = "not scored" if one.reward is None else decimals(one.reward, ".2f")
-    change = f'{changed(one.change)} <span class="rl-dim">since its first step</span>' if one.change else ""
+    change = f'{draw_change(one.change)} <span class="rl-dim">since its first step</span>' if one.change else ""
     end = '<span class="rl-odd">cut off</span>' if one.cut_off else ""
     colour = "" if place is None else f" {_look(place)}"
     return (
         f'<div class="rl-card{colour}"><div class="rl-top"><b>{escape(one.run)}@{one.step}</b> '
         f'<span class="rl-dim">{count(one.tokens, "token")}</span> {end}<span class="rl-gain"><b>{reward}</b> {change}'
-        f'</span></div>{prompt}<pre class="rl-text">{escape(_short(one.answer))}</pre>'
+        f'</span></div>{prompt}<pre class="rl-text">{escape(_shorten(one.answer))}</pre>'
         f'<div class="rl-below">{cell(f"%group {one.group}")}</div></div>'
     )
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     left = len(text) - _MAX_CHARS
     return text if left <= 0 else f"{text[:_MAX_CHARS]}… {left:,} more characters"
 
 
-def _folded(name: str, content: str) -> str:
+def _fold(name: str, content: str) -> str:
     return f'<details><summary class="rl-foot">{name}</summary>{content}</details>' if content else ""
 
 

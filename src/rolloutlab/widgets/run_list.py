@@ -1,4 +1,4 @@
-"""The runs of a lab as a table: reward before and at best, its course, what differs from other runs, tags and note."""
+"""The runs of a lab as a table: rewards before and at best, their course, options that differ, tags and note."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 from rolloutlab.hints import Hint
 from rolloutlab.sanitize import escape_to_one_line
 from rolloutlab.widgets.html import Html, escape
-from rolloutlab.widgets.kit.change import changed
+from rolloutlab.widgets.kit.change import draw_change
 from rolloutlab.widgets.kit.chart import spark
 from rolloutlab.widgets.kit.listing import (
     SHOWN_ROWS,
@@ -19,9 +19,9 @@ from rolloutlab.widgets.kit.listing import (
     Listing,
     ListingRow,
     ago,
-    drawn_mean,
+    draw_details,
+    draw_mean,
     duration,
-    opened,
 )
 from rolloutlab.widgets.kit.parts import chip
 from rolloutlab.widgets.kit.table import Heading
@@ -64,7 +64,7 @@ class ListedRun:
         options: The options in which it differs from other listed runs.
         tags: Its tags.
         note: Its note.
-        facts: What the opened row says.
+        facts: Names and values that the opened row shows.
     """
 
     name: str
@@ -85,7 +85,7 @@ class ListedRun:
 
 
 def run_listing(runs: Sequence[ListedRun], now: datetime, *, all_of_them: bool = False) -> Listing:
-    """The runs, the one that was trained last first."""
+    """List runs, the one that was trained last first. all_of_them: show more than the first rows."""
     rows = [_row(run, now) for run in (runs if all_of_them else runs[:SHOWN_ROWS])]
     left = len(runs) - len(rows)
     held_out = {run.is_held_out for run in runs}
@@ -106,7 +106,7 @@ def _row(run: ListedRun, now: datetime) -> ListingRow:
     options = [f"{name} {option_text(value)}" for name, value in run.options.items()]
     cells = [
         Drawn(run.name, Html(f"<b>{escape(run.name)}</b>")),
-        "" if run.before is None else drawn_mean(run.before),
+        "" if run.before is None else draw_mean(run.before),
         _best(run),
         _gain(run),
         "" if run.at is None else f"@{run.at}",
@@ -119,13 +119,13 @@ def _row(run: ListedRun, now: datetime) -> ListingRow:
         _note(run),
     ]
     below = [line for line in (", ".join(options), _noted(run)) if line]
-    return ListingRow(cells, opens=opened(run.facts, f"%runs {quote(run.name)}"), below=below)
+    return ListingRow(cells, opens=draw_details(run.facts, f"%runs {quote(run.name)}"), below=below)
 
 
 def _best(run: ListedRun) -> Cell:
     if run.best is None:
         return ""
-    mean = drawn_mean(run.best)
+    mean = draw_mean(run.best)
     if run.error is None:
         return mean
     # twice the standard error is nearly the 95% interval of many groups
@@ -137,7 +137,7 @@ def _gain(run: ListedRun) -> Cell:
     if run.best is None or run.before is None:
         return ""
     gain = run.best - run.before
-    return Drawn(signed(gain), changed(gain)) if gain and not math.isnan(gain) else ""
+    return Drawn(signed(gain), draw_change(gain)) if gain and not math.isnan(gain) else ""
 
 
 def _note(run: ListedRun) -> Cell:
@@ -151,14 +151,14 @@ def _noted(run: ListedRun) -> str:
 
 
 def option_text(value: Any) -> str:
-    """The value of an option in a chip or a column."""
+    """Write the value of an option for a chip or a column, shortened."""
     if isinstance(value, float):
         value = f"{value:g}"
     return escape_to_one_line(_plain(value), _LONG)
 
 
 def option_whole(value: Any) -> str:
-    """The value of an option with all its digits and characters; in quotes where its blanks would be lost."""
+    """Write the value of an option with all its digits and characters, in quotes if its blanks would be lost."""
     if isinstance(value, float):
         short = f"{value:g}"
         return short if float(short) == value else repr(value)

@@ -9,7 +9,7 @@ Unit = Literal["", "share", "$", "s"]
 
 @dataclass(frozen=True)
 class RunNumber:
-    """A number of the steps. says: what it is. unit: a share is shown as percent."""
+    """A number of the steps of a run. says: its caption. unit: a share is shown as percent."""
 
     name: str
     title: str
@@ -42,15 +42,15 @@ NUMBERS = (
     RunNumber("cost", "Cost, $", "Sampling, judging and training, by the prices at that time.", "$"),
 )
 _PARTS = {"reward.": "{}, trained on", "held_out.": "{}, held out"}
-"""Prefixes of the names of reward components."""
+"""Prefixes of the names of reward components, and their titles."""
 REWARDS = ("held_out", "reward")
-"""Drawn together."""
+"""The numbers that are drawn in one chart."""
 OPEN = 9
-"""Panels that are open; the others are folded."""
+"""How many charts are open; the others are folded."""
 
 
 def known_numbers(names: Iterable[str]) -> list[RunNumber]:
-    """The numbers with these names in the order of a view; components of rewards come after the rewards."""
+    """Find the numbers with these names, in the order of a view. Components of rewards come after the rewards."""
     there = set(names)
     parts = [
         RunNumber(name, title.format(name.removeprefix(prefix)), "A component of the reward.")

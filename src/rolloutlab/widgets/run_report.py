@@ -7,11 +7,11 @@ from rolloutlab.widgets.html import Html, escape
 from rolloutlab.widgets.kit.listing import duration
 from rolloutlab.widgets.kit.parts import head, hints, panel
 from rolloutlab.widgets.kit.table import Heading, TableRow, table
-from rolloutlab.widgets.run import Overlay, StepText, curves, exact, looks_of, runs_table, step_texts
+from rolloutlab.widgets.run import Overlay, StepText, curves, format_exactly, looks_of, runs_table, step_texts
 from rolloutlab.widgets.run_list import option_whole
 
-# The style sheet of views comes later in the page, so its rules are outdone with one class or element more. No column
-# is left out on a telephone, and on paper a table is no wider than the page: nothing there scrolls.
+# The style sheet of views comes later in the page, so the rules here need one class or element more to win over it. No
+# column is left out on a telephone, and on paper, which does not scroll, a table is no wider than the page.
 _PAGE = """
 :root { color-scheme: light dark; }
 body { margin: 0 auto; max-width: 1100px; padding: 12px; background: Canvas; }
@@ -32,12 +32,12 @@ body { margin: 0 auto; max-width: 1100px; padding: 12px; background: Canvas; }
 }
 """
 _COLUMNS = 7
-"""Columns of a table beside its first one: more do not fit on a page of paper."""
+"""The most columns of a table beside its first one that fit on a page of paper."""
 
 
 @dataclass(frozen=True)
 class MadeWith:
-    """Something that a run was made with, as text: a prompt, the code of a reward. name: what it is."""
+    """Something that a run was made with, such as a prompt or the code of a reward. name: what it is."""
 
     name: str
     text: str
@@ -45,11 +45,11 @@ class MadeWith:
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a report has.
+    """The content of a report.
 
     Attributes:
         shown: The runs.
-        texts: Of some steps, each as of one choice.
+        texts: The names of choices of texts, each with the texts of a step.
         made: Names and values: the base and the environments.
         sources: The prompts and the rewards.
         facts: Names and values: versions, service, times.
@@ -65,7 +65,7 @@ class RunReport:
 
 
 def page(report: RunReport) -> str:
-    """The whole file."""
+    """Write the whole file."""
     shown = report.shown
     title = escape(f"{shown.name}: {shown.about}")
     body = panel(
@@ -99,20 +99,20 @@ def _heading(text: str) -> Html:
 
 
 def _numbers(shown: Overlay, i: int) -> Html:
-    """The numbers of a run, a row for each step."""
+    """Draw the numbers of a run, with a row for each step."""
     course = shown.courses[i]
     numbers = [number for number in shown.numbers if number.name in course.numbers]
     columns = [Heading("step", number=True), *(Heading(number.title, number=True) for number in numbers)]
     rows = []
     for place, step in enumerate(course.steps):
         values = [(number, course.numbers[number.name][place]) for number in numbers]
-        rows.append(TableRow([str(step), *("" if v is None else exact(number, v) for number, v in values)]))
+        rows.append(TableRow([str(step), *("" if v is None else format_exactly(number, v) for number, v in values)]))
     pieces = _pieces(columns, rows, f"numbers of {course.name}")
     return Html(f"{_title(course.name)}{''.join(pieces)}")
 
 
 def _options(shown: Overlay) -> list[Html]:
-    """The options of the last job of each run, whole."""
+    """Draw the options of the last job of each run, in full."""
     names = list(dict.fromkeys(name for row in shown.rows for name in row.options))
     columns = [Heading("option"), *(Heading(row.name) for row in shown.rows)]
     rows = [
@@ -123,7 +123,7 @@ def _options(shown: Overlay) -> list[Html]:
 
 
 def _changes(shown: Overlay) -> Html:
-    """The options that changed between the jobs of the runs."""
+    """Draw the options that changed between the jobs of the runs."""
     columns = [Heading("run"), Heading("from step", number=True), *map(Heading, ("option", "before", "after"))]
     rows = [
         TableRow([row.name, str(step), option, option_whole(before), option_whole(after)])
@@ -134,7 +134,7 @@ def _changes(shown: Overlay) -> Html:
 
 
 def _pieces(columns: Sequence[Heading], rows: Sequence[TableRow], label: str) -> list[Html]:
-    """A table in pieces that are no wider than a page, each with the first column."""
+    """Draw a table in pieces that are no wider than a page, each with the first column."""
     pieces = []
     for i in range(1, max(len(columns), 2), _COLUMNS):
         until = i + _COLUMNS

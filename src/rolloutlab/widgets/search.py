@@ -1,4 +1,4 @@
-"""Search results as a table: equal texts in one row, words that matched marked, each row opens to its conversation."""
+"""Search results as a table: equal texts share a row, words of the query are marked, rows open to conversations."""
 
 import math
 import re
@@ -12,7 +12,7 @@ from rolloutlab.hints import Hint
 from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars, escape_to_one_line
 from rolloutlab.widgets.html import Html, escape
-from rolloutlab.widgets.kit.listing import TIMES, Cell, Drawn, Listing, ListingRow, opened, whole
+from rolloutlab.widgets.kit.listing import TIMES, Cell, Drawn, Listing, ListingRow, draw_details, whole
 from rolloutlab.widgets.kit.parts import band, bars, chip, figure, parts, share
 from rolloutlab.widgets.kit.table import Heading
 from rolloutlab.widgets.text import decimals, more
@@ -30,7 +30,7 @@ _WORD = 20
 _BARS = 12
 _KINDS = 3  # how many collections, and how many kinds of endings, the summary names
 _SUMMED = 3
-"""A summary is shown from this many hits on."""
+"""The fewest hits that have a summary."""
 _BLANK = re.compile(r"\s")
 _ANSWER = re.compile(r"^assistant: ", re.MULTILINE)
 _USER = re.compile(r"^user: (.*?)(?=\n\n[a-z]+(?: reasons)?: |\Z)", re.MULTILINE | re.DOTALL)
@@ -40,7 +40,7 @@ _ROW = "row."
 
 @dataclass(frozen=True)
 class Shown:
-    """One hit. values: the fields that are columns. document: the conversation as text. metadata: all fields."""
+    """A hit. values: the fields that are columns. document: the conversation as text. metadata: all fields."""
 
     name: str
     score: float | None
@@ -51,7 +51,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class SearchTexts:
-    """The texts around a table of hits. name, about: its title. warnings: why hits may be missing.
+    """The texts around a table of hits. name, about: its title. warnings: why hits may be missing. notes: below it.
 
     limit: the limit of the search, if there may be more hits; else 0.
     """
@@ -64,7 +64,7 @@ class SearchTexts:
 
 
 def search_listing(texts: SearchTexts, hits: Sequence[Shown], terms: Sequence[str], total: int) -> Listing:
-    """The table of hits. hits: those to show. terms: the words of the query. total: how many hits there are."""
+    """Make the table of hits. hits: those to show. terms: the words of the query. total: how many hits there are."""
     same: dict[tuple[str, ...], list[int]] = {}
     for i, hit in enumerate(hits):
         shown = _key_passage(hit.document, terms, _PASSAGE_CHARS)
@@ -94,26 +94,26 @@ def search_listing(texts: SearchTexts, hits: Sequence[Shown], terms: Sequence[st
 
 
 def passage(document: str, terms: Sequence[str], length: int = _PASSAGE_CHARS) -> str:
-    """The part of a text with the most query terms; without any of them, the beginning of the last answer."""
+    """Cut out the part of a text with the most query terms; without any of them, the beginning of the last answer."""
     places = [match.start() for match in _any_of(terms).finditer(document)][:_MAX_PLACES] if terms else []
     if places:
-        begin = max(places, key=lambda place: _different(document[place : place + length], terms)) - length // 4
+        begin = max(places, key=lambda place: _count_terms(document[place : place + length], terms)) - length // 4
     else:
         begin = max((match.start() for match in _ANSWER.finditer(document)), default=0)
     begin = max(0, begin)
     if begin and places and (blank := _BLANK.search(document, begin, begin + _WORD)):
-        begin = blank.start()  # a whole word first
+        begin = blank.start()  # so that the passage begins with a whole word
     words = " ".join(document[begin : begin + length].split())
     return f"{'… ' if begin else ''}{words}{' …' if begin + length < len(document) else ''}"
 
 
 def terms_of(query: str) -> list[str]:
-    """The words of a text query, the longest first: those say the most."""
+    """Split a text query into words, the longest first, because they say the most."""
     return sorted(re.findall(r"\w+", query), key=len, reverse=True)
 
 
 def cell(value: Any) -> str:
-    """A metadata value in a table."""
+    """Write a metadata value for a cell."""
     if isinstance(value, bool) or value is None:
         return "" if value is None else str(value).lower()
     if isinstance(value, float):
@@ -122,8 +122,9 @@ def cell(value: Any) -> str:
 
 
 def _key_passage(document: str, terms: Sequence[str], length: int) -> str:
-    """The passage of a conversation that a row shows. It is from the last answer, unless only the text before it has
-    words of the query.
+    """Cut out the passage of a conversation that a row shows.
+
+    It is from the last answer, unless only the text before that has words of the query.
     """
     begin = max((match.end() for match in _ANSWER.finditer(document)), default=0)
     before, answer = document[:begin], document[begin:]
@@ -146,13 +147,16 @@ def _row(
     long = {name: text for name, text in texts.items() if _is_long(text)}
     cells: list[Cell] = [
         Drawn(f"{places[0]}", Html("")),
-        Drawn("", Html(f"{chip(times) + ' ' if times else ''}{_marked(shown, terms)}")),
+        Drawn("", Html(f"{chip(times) + ' ' if times else ''}{_mark_terms(shown, terms)}")),
         _match(first.score, scores),
         _reward(first),
-        *(Drawn("", _marked(passage(text, terms), terms)) if name in long else text for name, text in texts.items()),
+        *(
+            Drawn("", _mark_terms(passage(text, terms), terms)) if name in long else text
+            for name, text in texts.items()
+        ),
         Drawn("", escape(escape_to_one_line(_prompt(first.document), _PROMPT_CHARS))),
         "" if "tokens" in texts else cell(first.metadata.get("tokens")),
-        _from(first.name, len(places) - 1),
+        _draw_origin(first.name, len(places) - 1),
     ]
     below = [f"{name} {passage(text, terms, _TEXT_PASSAGE_CHARS)}" for name, text in long.items()]
     return ListingRow(cells, _opens(first, [hits[i].name for i in places[1:]]), [*below, _in_text(first, terms)])
@@ -163,7 +167,7 @@ def _in_text(hit: Shown, terms: Sequence[str]) -> str:
 
 
 def _match(score: float | None, scores: Sequence[float]) -> Cell:
-    """The score as a bar between the worst and the best score that is shown. The lowest score is best."""
+    """Draw the score as a bar between the worst and the best score that is shown. The lowest score is best."""
     if score is None:
         return ""
     best, worst = min(scores), max(scores)
@@ -177,13 +181,13 @@ def _reward(hit: Shown) -> Cell:
     return Drawn(text, Html(f"<b>{text}</b>" if text else ""))
 
 
-def _from(name: str, others: int) -> Cell:
+def _draw_origin(name: str, others: int) -> Cell:
     rest = f" and {others} more" if others else ""
     return Drawn(f"{name}{rest}", Html(f"{whole(name).html}{rest}"))
 
 
 def _prompt(document: str) -> str:
-    """The last message of a user."""
+    """Find the last message of a user."""
     return max(((match.start(), match[1]) for match in _USER.finditer(document)), default=(0, ""))[1]
 
 
@@ -196,30 +200,30 @@ def _opens(hit: Shown, others: Sequence[str]) -> Html:
     ]
     rest = "…" if len(hit.document) > _DOCUMENT_CHARS else ""
     text = f'<div class="rl-text">{escape(hit.document[:_DOCUMENT_CHARS] + rest)}</div>' if hit.document else ""
-    return Html(text + opened(facts, f"%group {hit.name.rpartition('/')[0]}", f"%branch {hit.name}"))
+    return Html(text + draw_details(facts, f"%group {hit.name.rpartition('/')[0]}", f"%branch {hit.name}"))
 
 
 def _summary(hits: Sequence[Shown]) -> Html:
-    """What the hits are: their rewards, their collections and how they ended."""
+    """Draw the rewards of the hits, their collections, and how they ended."""
     rewards = [float(hit.values["reward"]) for hit in hits if isinstance(hit.values.get("reward"), int | float)]
     where = Counter(hit.name.partition(":")[0] for hit in hits)
     ends = Counter(_ENDS.get(end, end) for hit in hits if isinstance(end := hit.metadata.get("finish_reason"), str))
     if len(hits) < _SUMMED:
         return Html("")
     figures = [*_histogram(rewards), _mean_reward(rewards, len(hits))] if rewards else []
-    figures += [_counted("Where", where), *([_counted("Ended", ends)] if ends else [])]
+    figures += [_draw_kinds("Where", where), *([_draw_kinds("Ended", ends)] if ends else [])]
     return band(*figures)
 
 
 def _mean_reward(rewards: Sequence[float], hits: int) -> Html:
-    """The mean reward, and how many hits it is over, if some have no reward."""
+    """Draw the mean reward, and how many hits it is over, if some have no reward."""
     mean = math.fsum(reward / len(rewards) for reward in rewards)  # a sum may be too large for a float
     of = f"of {len(rewards):,}, {hits - len(rewards):,} without a reward" if len(rewards) < hits else ""
     return figure("Mean reward", decimals(mean, ".2f"), of)
 
 
 def _histogram(rewards: Sequence[float]) -> list[Html]:
-    """Their histogram; nothing where the axis would be too long for a float."""
+    """Draw a histogram of rewards; nothing if the length of its axis would be too large for a float."""
     low, high = min(rewards), max(rewards)
     if low >= 0 and high <= 1:
         low, high = 0.0, 1.0
@@ -232,8 +236,8 @@ def _histogram(rewards: Sequence[float]) -> list[Html]:
     return [figure(f"Rewards of these {len(rewards)}", "", "", bars(counts, f"{low:g}", f"{high:g}", label))]
 
 
-def _counted(name: str, counts: Counter[str]) -> Html:
-    """The most frequent of some kinds, and what the others are together."""
+def _draw_kinds(name: str, counts: Counter[str]) -> Html:
+    """Draw the share of the most frequent kinds, and of all others together."""
     most, total = counts.most_common(_KINDS), counts.total()
     if len(most) < len(counts):
         most = [*most, (f"and {len(counts) - len(most):,} more", total - sum(n for _, n in most))]
@@ -248,8 +252,8 @@ def _is_long(text: str) -> bool:
     return len(text) > _PASSAGE_CHARS or "\n" in text
 
 
-def _marked(text: str, terms: Sequence[str]) -> Html:
-    """A text as HTML, with the query terms in it marked."""
+def _mark_terms(text: str, terms: Sequence[str]) -> Html:
+    """Draw a text with the query terms in it marked."""
     places = [match.span() for match in _any_of(terms).finditer(text)] if terms else []
     ends = [0, *(end for place in places for end in place), len(text)]
     pieces = [escape(text[begin:end]) for begin, end in pairwise(ends)]
@@ -260,6 +264,7 @@ def _any_of(terms: Sequence[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, terms)), re.IGNORECASE)
 
 
-def _different(text: str, terms: Sequence[str]) -> int:
+def _count_terms(text: str, terms: Sequence[str]) -> int:
+    """Count the different query terms that are in a text."""
     folded = text.casefold()
     return sum(term.casefold() in folded for term in terms)

@@ -1,4 +1,4 @@
-"""Several loops as text and as a table: one row per loop."""
+"""The loops of a sweep as text and as a table, one row per loop."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from rolloutlab.widgets.kit.table import Heading, TableRow, table
 class LoopResult:
     """What came of one loop of several; None is unknown.
 
-    name, model: its collection and its model. settings: those in which the loops differ. seed: its number. rounds: how
-    many are finished. before: the first held-out mean. best, again: the mean of its best checkpoint, and the held-out
-    mean measured again with other seeds. step: of the best checkpoint.
+    name, model: its collection and its model. settings: the settings in which the loops differ. seed: its number among
+    the loops with these settings. rounds: how many are finished. before: the first held-out mean. best, again: the
+    held-out mean of its best checkpoint, and the mean measured again with other seeds. step: the best checkpoint.
     """
 
     name: str
@@ -38,11 +38,19 @@ class LoopResult:
 
 
 BestOfAll = tuple[str | None, float | None]
-"""The best checkpoint of all loops, and its held-out mean with other seeds, where they are known."""
+"""The best checkpoint of all loops, and its held-out mean with other seeds, if they are known."""
 
 
 def text(name: str, planned: int, results: Sequence[LoopResult], best: BestOfAll, ended: str) -> str:
-    """The loops as plain text, a line for each. planned: how many there are to be."""
+    """Write the loops as plain text, a line for each.
+
+    Args:
+        name: The name of the sweep.
+        planned: How many loops there will be.
+        results: The loops so far.
+        best: The best checkpoint of all.
+        ended: Why the sweep has stopped; empty while it runs.
+    """
     heading = f"{_title(name, planned, results)}{f', best {best[0]}' if best[0] else ''}"
     heading += f": {_again(best[1])}" if best[1] is not None else ""
     return "\n".join([heading, *map(_line, results), *filter(None, [ended])])
@@ -51,7 +59,16 @@ def text(name: str, planned: int, results: Sequence[LoopResult], best: BestOfAll
 def html(
     name: str, planned: int, results: Sequence[LoopResult], best: BestOfAll, ended: str, notes: Sequence[str]
 ) -> Html:
-    """The loops as a view, the best one marked. planned: how many there are to be. notes: lines on single loops."""
+    """Draw the loops as a view, with the best one marked.
+
+    Args:
+        name: The name of the sweep.
+        planned: How many loops there will be.
+        results: The loops so far.
+        best: The best checkpoint of all.
+        ended: Why the sweep has stopped; empty while it runs.
+        notes: Lines on single loops.
+    """
     chosen, mean = best
     shown = figure("Best", chosen, "", *([parts.line(_again(mean))] if mean is not None else [])) if chosen else ""
     settings = list(dict.fromkeys(key for each in results for key in each.settings))
@@ -92,7 +109,7 @@ def _line(one: LoopResult) -> str:
 
 
 def _end(ended: str) -> list[Hint]:
-    """Why it stopped, which is what to see first."""
+    """Return a hint why the sweep has stopped, marked as bad if it can go on."""
     what, _, goes_on = ended.partition("; ")
     return [Hint(what, goes_on, kind="bad")] if goes_on else [as_hint(ended)] if ended else []
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolloutlab.widgets.kit.change import MOST_BARS, changed, differing_runs, interval, marked, slope, waterfall
+from rolloutlab.widgets.kit.change import MOST_BARS, differing_runs, draw_change, interval, mark_runs, slope, waterfall
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "cat", " ", "\n", ".", "ß", "→"]), max_size=30).map("".join)
 
@@ -40,7 +40,7 @@ def test_a_text_is_never_marked_as_a_whole_on_both_sides(before, after):
 )
 def test_words_are_marked_where_half_are_equal_else_lines_else_nothing(before, after, old, new):
     runs = differing_runs(before, after)
-    assert (marked(runs[0], "del"), marked(runs[1], "ins")) == (old, new)
+    assert (mark_runs(runs[0], "del"), mark_runs(runs[1], "ins")) == (old, new)
 
 
 def test_long_texts_are_compared_by_their_lines():
@@ -102,7 +102,7 @@ def test_a_slope_goes_from_the_smaller_to_the_larger_and_its_colour_says_which_w
     ],
 )
 def test_a_change_has_the_colour_of_its_side_and_none_where_it_rounds_to_0(by, drawn):
-    assert changed(by) == drawn
+    assert draw_change(by) == drawn
 
 
 def test_changes_of_any_size_are_drawn():

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from rolloutlab.widgets.html import Html
-from rolloutlab.widgets.kit.listing import Drawn, Listing, ListingRow, ago, drawn_mean, duration, percent
+from rolloutlab.widgets.kit.listing import Drawn, Listing, ListingRow, ago, draw_mean, duration, percent
 from rolloutlab.widgets.kit.table import Heading
 
 NOW = datetime(2026, 11, 27, 14, 30, tzinfo=timezone(timedelta(hours=2)))
@@ -93,5 +93,5 @@ def test_little_is_not_nothing():
 
 def test_nearly_all_is_not_all():
     assert [percent(share) for share in (0.99, 0.997, 1 - 1e-9, 1)] == ["99%", ">99%", ">99%", "100%"]
-    assert drawn_mean(0.7089).text == "0.71"
-    assert [drawn_mean(mean).text for mean in (1e-7, -1e300)] == ["1e-07", "-1e+300"]
+    assert draw_mean(0.7089).text == "0.71"
+    assert [draw_mean(mean).text for mean in (1e-7, -1e300)] == ["1e-07", "-1e+300"]

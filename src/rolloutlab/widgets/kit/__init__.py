@@ -1,1 +1,1 @@
-"""What every view is made of, as HTML that needs no script: its style, hints, figures, bars, tables and charts."""
+"""Parts that all views are made of, as HTML without scripts: style, hints, figures, bars, tables and charts."""

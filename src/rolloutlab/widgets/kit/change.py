@@ -10,11 +10,11 @@ from rolloutlab.widgets.plot import round_ticks
 from rolloutlab.widgets.text import signed, with_minus
 
 MOST_BARS = 200
-"""Bars of a waterfall; of more prompts, some are left out."""
+"""The most bars of a waterfall. If there are more prompts, some are left out."""
 _LEAST_EQUAL = 0.5
-"""The share of equal words from which words are marked, and not lines."""
+"""The share of equal words from which on words are marked, and not lines."""
 _MOST_WORDS = 800
-"""Words of a text beyond which lines are compared: difflib takes the square of their number."""
+"""The most words of a text whose words are compared, and not lines: difflib's time grows with their square."""
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 _LINES = re.compile(r"[^\n]*\n|[^\n]+")
 
@@ -23,19 +23,19 @@ Run = tuple[str, bool]
 
 
 def side_of(change: float) -> str:
-    """The class of a change: `more`, `less` or `none`."""
+    """Return the class of a change: `more`, `less` or `none`."""
     return "more" if change > 0 else "less" if change < 0 else "none"
 
 
-def changed(by: float, form: str = ".2f") -> Html:
-    """A change with its sign, in the colour of its side; what rounds to 0 has neither."""
+def draw_change(by: float, form: str = ".2f") -> Html:
+    """Draw a change with its sign, in the colour of its side; one that rounds to 0 has neither."""
     shown = signed(by, form)
     colour = {"+": "rl-gained", "-": "rl-lost"}.get(shown[0], "rl-dim")
     return Html(f'<span class="{colour}">{escape(with_minus(shown))}</span>')
 
 
 def interval(low: float, high: float, middle: float, label: str) -> Html:
-    """An interval with its middle, beside 0."""
+    """Draw an interval with its middle, beside 0."""
     ticks = round_ticks([low, 0.0, high], 4)
     first, width = ticks[0], ticks[-1] - ticks[0]
 
@@ -57,7 +57,7 @@ def _signed(value: float) -> str:
 
 
 def waterfall(changes: Sequence[float], label: str) -> Html:
-    """A bar for each change, in the order given: losses hang, gains stand."""
+    """Draw a bar for each change, in the order given: losses hang, gains stand."""
     most, least = max([0.0, *changes]), min([0.0, *changes])
     if most == least:
         return Html("")
@@ -90,7 +90,7 @@ def _bar(change: float, end: float, sign: int) -> str:
 
 
 def slope(before: float, after: float, low: float, high: float) -> Html:
-    """Where a value was, as a ring, and where it is, as a dot, between two bounds."""
+    """Draw where a value was, as a ring, and where it is, as a dot, between two bounds."""
     width = (high - low) or 1.0
     left, right = sorted(100 * ((value - low) / width) for value in (before, after))
     style = f"margin-left:{left:.4g}%;width:{right - left:.4g}%"
@@ -100,7 +100,7 @@ def slope(before: float, after: float, low: float, high: float) -> Html:
 
 
 def differing_runs(before: str, after: str) -> tuple[list[Run], list[Run]]:
-    """Two texts in runs, with what only one of them has; nothing is marked where they have nothing in common."""
+    """Split two texts into runs that both or only one of them has; into one common run each if they share nothing."""
     words = _WORDS.findall(before), _WORDS.findall(after)
     if max(map(len, words)) <= _MOST_WORDS:
         matcher = SequenceMatcher(None, *words, autojunk=False)
@@ -113,14 +113,14 @@ def differing_runs(before: str, after: str) -> tuple[list[Run], list[Run]]:
     return _runs(matcher, lines)
 
 
-def marked(runs: Sequence[Run], tag: str) -> Html:
-    """The runs with `del` or `ins` around what the other text lacks; blanks alone are not marked."""
+def mark_runs(runs: Sequence[Run], tag: str) -> Html:
+    """Draw runs with `del` or `ins` around what the other text lacks, unless it is only blanks."""
     parts = (f"<{tag}>{escape(text)}</{tag}>" if differs and text.strip() else escape(text) for text, differs in runs)
     return Html("".join(parts))
 
 
 def _equal_share(matcher: "SequenceMatcher[str]", words: tuple[list[str], list[str]]) -> float:
-    """The share of the longer text's words that are equal, without blanks."""
+    """Return the share of the longer text's words that are equal, not counting blanks."""
     equal = sum(bool(words[0][m.a + i].strip()) for m in matcher.get_matching_blocks() for i in range(m.size))
     longest = max(sum(bool(word.strip()) for word in text) for text in words)
     return equal / longest if longest else 1.0

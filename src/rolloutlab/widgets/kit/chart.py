@@ -9,7 +9,7 @@ from rolloutlab.widgets.html import Html, escape
 from rolloutlab.widgets.plot import LARGEST, round_ticks
 
 COLOURS = ("#4a74dc", "#c8580d", "#0b8573", "#a0558a")
-"""Colours of the series. Each has a contrast of 3:1 on white and on black, since an image does not know its page."""
+"""Colours of the series, with a contrast of 3:1 on white and on black: an image does not know its page's colours."""
 _WIDTH, _HEIGHT = 600, 110
 _MOST_POINTS = 400
 Point = tuple[float, float]
@@ -21,8 +21,8 @@ class ChartLine:
     """A series: its name and its points in order of x.
 
     band: for some x the least and the largest value, drawn as an area behind the line. look: the place of its colour,
-    and whether it is dashed. By default a second series and further ones are dashed, each in the next colour. thin:
-    whether it is less than the others. A series without a name has none in the legend.
+    and whether it is dashed. By default all series but the first are dashed, each in the next colour. thin:
+    whether it is drawn thinner than others. A series without a name is not in the legend.
     """
 
     name: str
@@ -42,7 +42,7 @@ def chart(
     odd: bool = False,
     until: float | None = None,
 ) -> Html:
-    """Lines over common axes. Values beyond 1e100 are left out.
+    """Draw lines over common axes. Values beyond 1e100 are left out.
 
     Args:
         title: The title.
@@ -85,18 +85,18 @@ def chart(
 
 
 def charts(*drawn: str) -> Html:
-    """Charts side by side."""
+    """Put charts side by side."""
     return Html(f'<div class="rl-charts">{"".join(drawn)}</div>') if any(drawn) else Html("")
 
 
 def spark(values: Sequence[float]) -> Html:
-    """The course of some numbers, to stand in a table."""
+    """Draw the course of some numbers in the size of a table's cell."""
     values = [value for value in values if abs(value) < LARGEST]
     if len(values) < 2:
         return Html("")
     low, high = min(values), max(values)
     points = [(i / (len(values) - 1), (y - low) / (high - low) if high > low else 0.5) for i, y in enumerate(values)]
-    path = "L".join(f"{2 + 86 * x:.1f} {18 - 16 * y:.1f}" for x, y in _thinned(points))
+    path = "L".join(f"{2 + 86 * x:.1f} {18 - 16 * y:.1f}" for x, y in _thin(points))
     x, y = points[-1]
     picture = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="90" height="20">'
@@ -111,7 +111,7 @@ _SAFE = " =/:,;()'-.+<>"
 
 
 def _drawable(line: ChartLine, i: int) -> ChartLine:
-    """A series without values that have no place on an axis, and with a look."""
+    """Return a series without values that have no place on an axis, and with a look."""
     points = [(x, y) for x, y in line.points if abs(y) < LARGEST]
     band = [(x, low, high) for x, low, high in line.band if abs(low) < LARGEST and abs(high) < LARGEST]
     return replace(line, points=points, band=band, look=(i, i > 0) if line.look is None else line.look)
@@ -130,7 +130,7 @@ def _pixels(points: Sequence[Point], ticks_x: Sequence[float], ticks_y: Sequence
 
 
 def _area(line: ChartLine, ticks_x: Sequence[float], ticks_y: Sequence[float]) -> str:
-    band = _thinned(line.band)
+    band = _thin(line.band)
     if len(band) < 2:
         return ""
     edge = [*((x, high) for x, _, high in band), *((x, low) for x, low, _ in reversed(band))]
@@ -140,7 +140,7 @@ def _area(line: ChartLine, ticks_x: Sequence[float], ticks_y: Sequence[float]) -
 
 def _path(line: ChartLine, ticks_x: Sequence[float], ticks_y: Sequence[float]) -> str:
     place, dashed = line.look or (0, False)
-    d = "M" + _pixels(_thinned(line.points), ticks_x, ticks_y)
+    d = "M" + _pixels(_thin(line.points), ticks_x, ticks_y)
     d += "h.01" if len(line.points) == 1 else ""  # a point of its own is a dot
     dash = " stroke-dasharray='5 3'" if dashed else ""
     width = 1 if line.thin else 2
@@ -154,7 +154,7 @@ def _rule(y: float) -> str:
     return f"<path d='M0 {y:g}H{_WIDTH}' stroke='#888' stroke-opacity='.3' vector-effect='non-scaling-stroke'/>"
 
 
-def _thinned(points: Sequence[_P]) -> Sequence[_P]:
-    """Of many points some, the last among them."""
+def _thin(points: Sequence[_P]) -> Sequence[_P]:
+    """Leave out some of many points, but not the last."""
     every = -(-len(points) // _MOST_POINTS)
     return points if every <= 1 else [*points[:-1:every], points[-1]]

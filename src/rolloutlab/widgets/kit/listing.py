@@ -1,4 +1,4 @@
-"""What a lab has, one row each, as a table in HTML and as aligned lines of text that fit a terminal."""
+"""Lists of what a lab has, one row each, as a table in HTML and as aligned lines of text that fit a terminal."""
 
 import shutil
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from rolloutlab.widgets.text import decimals
 SHOWN_ROWS = 20
 TIMES = "\N{MULTIPLICATION SIGN}"
 MAX_WIDTH = 100
-"""Characters of a line of text."""
+"""The most characters of a line of text."""
 _GAP = "  "
 _UNITS = {"d": 86_400, "h": 3600, "min": 60, "s": 1}
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A cell that is more than its text in HTML."""
+    """A cell whose HTML is more than its text."""
 
     text: str
     html: Html
@@ -35,7 +35,7 @@ Cell = str | Drawn
 
 @dataclass(frozen=True)
 class ListingRow:
-    """A row: a cell for each column. opens: as of `TableRow`. below: lines of the text that follow it."""
+    """A row: a cell for each column. opens: see `TableRow`. below: lines that follow it in text."""
 
     cells: Sequence[Cell]
     opens: Html = field(default_factory=lambda: Html(""))
@@ -44,9 +44,9 @@ class ListingRow:
 
 @dataclass(frozen=True)
 class Listing:
-    """A table with a name and what it is about. parts: HTML above it. notes: lines below. cells: what to type next.
+    """A table with its name and what it is about. parts: HTML above it. notes: lines below. cells: what to type next.
 
-    Where its text is wider than a terminal, columns that a narrow page drops are left out of it, the last one first.
+    If its text would be wider than a terminal, columns that a narrow page drops are left out, the last one first.
     """
 
     name: str
@@ -59,14 +59,14 @@ class Listing:
     hints: Sequence[Hint] = ()
 
     def text(self, width: int = MAX_WIDTH) -> str:
-        """It as lines, which are not longer than `width` where names allow it."""
+        """Write the table as lines, not longer than `width` if names allow it."""
         notes = [*self.notes, *(f"-> {cell}" for cell in self.cells)]
         first = [hint.line() for hint in self.hints]
         lines = [f"{self.name}{_GAP}{self.about}".rstrip(), *first, *self._lines(width), *notes]
         return "\n".join(map(escape_control_chars, lines))
 
     def html(self) -> Html:
-        """It as a table; a row opens without scripts."""
+        """Draw the table. Its rows open without scripts."""
         rows = [TableRow([_html(each) for each in row.cells], opens=row.opens) for row in self.rows]
         made = table(self.columns, rows, self.name) if rows else ""
         above = [head(self.name, self.about), hints(self.hints), *self.parts]
@@ -85,7 +85,7 @@ class Listing:
         heading = [column.name for column in self.columns]
         lines = [self._line(heading, used, width)]
         for row, cells in zip(self.rows, texts, strict=True):
-            lines += [self._line(cells, used, width), *(_indented(line, most) for line in row.below)]
+            lines += [self._line(cells, used, width), *(_indent(line, most) for line in row.below)]
         return lines
 
     def _line(self, cells: Sequence[str], used: Sequence[int], width: dict[int, int]) -> str:
@@ -94,12 +94,12 @@ class Listing:
 
 
 def terminal_width() -> int:
-    """Characters of a line of the terminal, `MAX_WIDTH` at most and where there is none."""
+    """Return how many characters a line of the terminal has: at most `MAX_WIDTH`, also without a terminal."""
     return min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns)
 
 
 def ago(time: str, now: datetime) -> Drawn:
-    """When it was, beside a clock: `now`, `2 min ago`, `14:02`, `21 Nov`; the exact time is in its title."""
+    """Draw a time as `now`, `2 min ago`, `14:02` or `21 Nov`, with the exact time as its title."""
     local = moment(time).astimezone(now.tzinfo)
     seconds = (now - local).total_seconds()
     if seconds < 3600:
@@ -113,7 +113,7 @@ def ago(time: str, now: datetime) -> Drawn:
 
 
 def duration(seconds: float) -> str:
-    """How long it took, in two units at most: `4 s`, `3 min 40 s`, `1 h 52 min`."""
+    """Write a duration in two units at most: `4 s`, `3 min 40 s`, `1 h 52 min`."""
     if seconds < 1:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -124,29 +124,29 @@ def duration(seconds: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in whole percent, but never 0% of some or 100% of less than all."""
+    """Write a share in whole percent, but not a small one as 0%, nor a large one as 100%."""
     shown = f"{share:.0%}"
     return "<1%" if share > 0 and shown == "0%" else ">99%" if share < 1 and shown == "100%" else shown
 
 
-def drawn_mean(mean: float) -> Drawn:
-    """A mean reward; the view of the collection has its interval."""
+def draw_mean(mean: float) -> Drawn:
+    """Draw a mean reward, without the interval that the view of its collection has."""
     text = decimals(mean, ".2f")
     return Drawn(text, Html(f"<b>{text}</b>"))
 
 
 def whole(name: str) -> Drawn:
-    """A name that is not broken into lines."""
+    """Draw a name that is not broken into lines."""
     return Drawn(name, Html(f'<span class="rl-whole">{escape(name)}</span>' if name else ""))
 
 
-def opened(facts: Sequence[tuple[str, str]], *codes: str) -> Html:
-    """What a row opens to: facts with their names, and cells to run."""
+def draw_details(facts: Sequence[tuple[str, str]], *codes: str) -> Html:
+    """Draw what a row opens to: facts with their names, and cells to run."""
     named = (f'<span><span class="rl-dim">{escape(name)}</span> {escape(value)}</span>' for name, value in facts)
     return Html(f'<div class="rl-opened">{"".join([*named, *map(cell, codes)])}</div>')
 
 
-def _indented(line: str, most: int) -> str:
+def _indent(line: str, most: int) -> str:
     return f"    {escape_to_one_line(line, most - 4)}"
 
 

@@ -11,46 +11,46 @@ from rolloutlab.widgets.html import Html, arrows, escape
 
 _MARKS = {"bad": "✕", "warn": "!", "info": "i", "ok": "✓"}
 MOST_STEPS, _MOST_SQUARES = 24, 16
-"""Steps that are drawn, and groups of each of which each is a square."""
+"""The most steps that are drawn, and the most groups of a step that are drawn as a square each."""
 SHOWN_HINTS = 2
-"""Hints in full; the others are folded."""
+"""How many hints are shown; the others are folded."""
 _TIGHT, _FIRST = r" *([{};,>]) *", r"\1"
 
 
 @cache
 def style(name: str = "theme.css") -> Html:
-    """A style sheet as an element, without comments and blanks."""
+    """Read a style sheet into an element, without comments and blanks."""
     sheet = Path(__file__).with_name(name).read_text(encoding="utf-8")
     sheet = " ".join(re.sub(r"/\*.*?\*/", "", sheet, flags=re.DOTALL).split())
     return Html(f"<style>{re.sub(_TIGHT, _FIRST, sheet).replace(';}', '}')}</style>")
 
 
 def panel(*parts: str, styled: bool = True, kind: str = "") -> Html:
-    """A view of its parts; `styled` brings the style sheet along, for a page that may not have it. kind: its class."""
+    """Make a view of its parts. styled: with the style sheet, for a page that may not have it. kind: its class."""
     return Html(
         f'{style() if styled else ""}<div class="rl rl-panel{f" {kind}" if kind else ""}">{"".join(parts)}</div>'
     )
 
 
 def head(name: str, about: str = "", *chips: str, actions: str = "") -> Html:
-    """The first line of a view: its name, what it is about, chips, and on the right what can be done."""
+    """Draw the first line of a view: its name, what it is about, chips, and on the right what can be done."""
     dim = f'<span class="rl-dim">{escape(about)}</span>' if about else ""
     right = f'<span class="rl-acts">{actions}</span>' if actions else ""
     return Html(f'<div class="rl-head"><b>{escape(name)}</b> {dim} {" ".join(chips)}{right}</div>')
 
 
 def chip(text: str, kind: Literal["", "bad", "warn", "ok", "now", "out"] = "") -> Html:
-    """A state or an option."""
+    """Draw a state or an option."""
     return Html(f'<span class="rl-chip{f" rl-is-{kind}" if kind else ""}">{escape(text)}</span>')
 
 
 def cell(code: str) -> Html:
-    """A cell to run; in a live view a click inserts it."""
+    """Draw a cell to run. In a live view a click inserts it."""
     return Html(f'<code class="rl-cell">{escape(code)}</code>')
 
 
 def hints(given: Sequence[Hint]) -> Html:
-    """The first hints, the rest folded below them."""
+    """Draw the first hints, with the rest folded below them."""
     rest = "".join(map(_hint, given[SHOWN_HINTS:]))
     more = f"{len(given) - SHOWN_HINTS} more"
     folded = f'<details class="rl-others"><summary class="rl-foot">{more}</summary>{rest}</details>' if rest else ""
@@ -65,31 +65,31 @@ def _hint(one: Hint) -> str:
 
 
 def band(*figures: str) -> Html:
-    """Figures side by side."""
+    """Put figures side by side."""
     return Html(f'<div class="rl-band">{"".join(figures)}</div>')
 
 
 def figure(name: str, value: str = "", unit: str = "", *below: str, odd: bool = False) -> Html:
-    """A figure: its name, its value with a unit or an interval, and lines or pictures below it."""
+    """Draw a figure: its name, its value with a unit or an interval, and lines or pictures below it."""
     small = f" <small>{escape(unit)}</small>" if unit else ""
     large = f'<span class="rl-value{" rl-odd" if odd else ""}">{escape(value)}{small}</span>' if value else ""
     return Html(f'<div><span class="rl-name">{escape(name)}</span> {large} {" ".join(below)}</div>')
 
 
 def line(text: str, *, odd: bool = False) -> Html:
-    """A line below a figure."""
+    """Draw a line below a figure."""
     return Html(f'<span class="rl-line{" rl-odd" if odd else ""}">{escape(text)}</span>')
 
 
 def share(*parts: tuple[float, str], label: str = "") -> Html:
-    """A bar of shares, each with its class: `fail`, `pass`, `none`, `warn`, `more`, `less`, or nothing."""
+    """Draw a bar of shares, each with its class: `fail`, `pass`, `none`, `warn`, `more`, `less`, or an empty text."""
     spoken = f' role="img" aria-label="{escape(label)}"' if label else ' aria-hidden="true"'
     drawn = "".join(_piece(part, kind) for part, kind in parts if part > 0)
     return Html(f'<span class="rl-share"{spoken}>{drawn}</span>')
 
 
 def advantage_bar(advantage: float, largest: float) -> Html:
-    """A bar from the middle: to the right for more likely, to the left for less likely. largest: of the job."""
+    """Draw a bar from the middle to the right for more likely, to the left for less. largest: of the whole job."""
     width = 50 * min(1.0, abs(advantage) / largest) if largest else 0.0
     left, kind = (50.0, "more") if advantage > 0 else (50 - width, "less")
     drawn = f'<i class="rl-{kind}" style="left:{left:.4g}%;width:{width:.4g}%"></i>'
@@ -101,12 +101,12 @@ def _piece(part: float, kind: str) -> str:
 
 
 def key(kind: str, text: str) -> Html:
-    """What a colour or a hatch stands for."""
+    """Draw a colour or a hatch, and what it stands for."""
     return Html(f'<i class="rl-key{f" rl-{kind}" if kind else ""}"></i>{escape(text)}')
 
 
 def parts(rows: Iterable[tuple[str, float, str]], kind: str = "") -> Html:
-    """Named shares with a bar and a value each."""
+    """Draw named shares with a bar and a value each."""
     cells = (
         f"<span>{escape(name)}</span>{share((part, kind))}<span>{escape(value)}</span>" for name, part, value in rows
     )
@@ -114,12 +114,20 @@ def parts(rows: Iterable[tuple[str, float, str]], kind: str = "") -> Html:
 
 
 def bars(counts: Sequence[int], first: str, last: str, label: str, *, of: Sequence[int] | None = None) -> Html:
-    """A histogram with the ends of its axis. of: larger counts behind, of which these are a part."""
+    """Draw a histogram.
+
+    Args:
+        counts: The count of each bin.
+        first: The text at the beginning of its axis.
+        last: The text at the end of its axis.
+        label: A description for screen readers.
+        of: Larger counts, which are drawn behind, and of which these are a part.
+    """
     whole = of or counts
     most = max([*whole, 1])
     drawn = []
     for n, all_ in zip(counts, whole, strict=True):
-        # at least two pixels: a count of one is seen
+        # at least two pixels high, so that a count of one can be seen
         part = f'<u style="height:{100 * n / all_ if all_ else 0:.4g}%"></u>' if of else ""
         drawn.append(f'<i style="height:{max(5.0, 100 * all_ / most) if all_ else 0:.4g}%">{part}</i>')
     ends = f'<span class="rl-axis"><span>{escape(first)}</span><span>{escape(last)}</span></span>'
@@ -128,7 +136,7 @@ def bars(counts: Sequence[int], first: str, last: str, label: str, *, of: Sequen
 
 
 def advantage_bars(counts: Sequence[int], least: str, most: str, label: str) -> Html:
-    """A histogram around 0 in its middle: what becomes less likely on the left, what becomes more likely right."""
+    """Draw a histogram around 0: what becomes less likely on the left, what becomes more likely on the right."""
     highest, half = max([*counts, 1]), len(counts) / 2
     heights = [max(5.0, 100 * n / highest) if n else 0.0 for n in counts]
     sides = ["less" if i < half else "more" for i in range(len(counts))]
@@ -141,7 +149,7 @@ def advantage_bars(counts: Sequence[int], least: str, most: str, label: str) -> 
 
 
 def steps(sizes: Sequence[int], label: str) -> Html:
-    """A block for each optimiser step, with a square for each of its groups; of many, the first ones."""
+    """Draw a block for each optimiser step, with a square for each of its groups. Of many steps, draw the first."""
     shown = sizes[:MOST_STEPS]
     squares = shown if max(shown, default=0) <= _MOST_SQUARES else [1] * len(shown)
     drawn = "".join(f"<span>{'<i></i>' * size}</span>" for size in squares)
@@ -150,11 +158,11 @@ def steps(sizes: Sequence[int], label: str) -> Html:
 
 
 def next_cells(*cells: str) -> Html:
-    """What to type next."""
+    """Draw what to type next."""
     listed = "".join(map(cell, filter(None, cells)))
     return Html(f'<div class="rl-next">Next {listed}</div>') if listed else Html("")
 
 
 def foot(text: str) -> Html:
-    """The last line of a view."""
+    """Draw the last line of a view."""
     return Html(f'<div class="rl-foot">{escape(arrows(text))}</div>')

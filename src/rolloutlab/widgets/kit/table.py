@@ -10,9 +10,9 @@ _CLASSES = (("number", "rl-n"), ("middle", "rl-mid"), ("spare", "rl-spare"))
 
 @dataclass(frozen=True)
 class Heading:
-    """A column: its heading; `number` aligns it to the right.
+    """A column. number: it is aligned to the right. middle, spare: it is left out of pages that are narrow.
 
-    `middle` drops it where a page is as narrow as a telephone, `spare` already where it is not wide.
+    middle: on pages as narrow as a telephone. spare: already on pages that are not wide.
     """
 
     name: str
@@ -21,12 +21,12 @@ class Heading:
     spare: bool = False
 
     def of(self, tag: str, content: str) -> str:
-        """A cell of it."""
+        """Draw a cell of the column."""
         classes = " ".join(of_css for name, of_css in _CLASSES if getattr(self, name))
         of_class = f' class="{classes}"' if classes else ""
-        # GitHub strips styles and centres what is in a table
+        # GitHub strips styles, and would centre the cell
         align = ' align="right"' if self.number else ' align="left"'
-        tag = tag if content else "td"  # a header without a name is none
+        tag = tag if content else "td"  # a heading without a name must not count as a header cell
         return f"<{tag}{of_class}{align}>{escape(content)}</{tag}>"
 
 
@@ -41,7 +41,7 @@ class TableRow:
 
 
 def table(columns: Sequence[Heading], rows: Iterable[TableRow], label: str = "") -> Html:
-    """The table; columns in which no row has anything are left out."""
+    """Draw a table. Columns in which no row has anything are left out."""
     listed = list(rows)
     used = [i for i in range(len(columns)) if any(str(row.cells[i]) for row in listed)] or list(range(len(columns)))
     first = "".join(columns[i].of("th", columns[i].name) for i in used)
@@ -58,7 +58,7 @@ def _row(columns: Sequence[Heading], used: Sequence[int], row: TableRow) -> str:
     chosen = ' class="rl-chosen"' if row.chosen else ""
     texts = [escape(row.cells[i]) for i in used]
     if row.opens:
-        texts[0] = Html(f"<details><summary>{texts[0]}</summary></details>")  # the style shows the row below with it
+        texts[0] = Html(f"<details><summary>{texts[0]}</summary></details>")  # if open, the style shows the row below
     cells = "".join(columns[i].of("td", text) for i, text in zip(used, texts, strict=True))
     opens = f'<td class="rl-open" colspan="{len(used)}">{row.opens}</td>'
     below = f'<tr class="rl-below">{opens}</tr>' if row.opens else ""

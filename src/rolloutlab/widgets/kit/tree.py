@@ -1,4 +1,4 @@
-"""HTML as a tree of nodes, from which the browser makes elements: a live view never parses markup."""
+"""HTML as a tree of nodes, from which the browser makes elements, so that a live view never parses markup."""
 
 from html.parser import HTMLParser
 from typing import Any
@@ -11,7 +11,7 @@ _VOID = {"br", "img", "wbr"}
 
 
 def tree(html: Html | str) -> Tree:
-    """The nodes of some HTML that the kit has made."""
+    """Read HTML that the kit has made into nodes."""
     return _Reader(html).nodes
 
 

@@ -1,4 +1,4 @@
-"""Sign-ins in a terminal or console: the link is printed, and the address that a browser ends on can be pasted."""
+"""Sign-ins in a terminal or console: a link is printed, and the address that the browser ends on can be pasted."""
 
 import os
 import select
@@ -23,8 +23,8 @@ PASTE = "Or paste the address that the browser ends on (it is not shown), and pr
 class ConsoleFrontEnd:
     """Prints each sign-in, and waits for an address to be pasted.
 
-    say: prints. terminal: opens the terminal to read from. ask: prompts for the address where there is no terminal, and
-    returns when it is there.
+    say: prints a text. terminal: opens the terminal to read from. ask: without a terminal, prompts for the address, and
+    returns once it is there.
     """
 
     way = RedirectRoute.LOOPBACK
@@ -41,16 +41,16 @@ class ConsoleFrontEnd:
         self._news: deque[Callable[[], None]] = deque()
         self._prompts: dict[Login, HiddenLines] = {}
         self._waiting: deque[Login] = deque()
-        """Sign-ins that are shown once the one before is over: two that hide what is typed would undo each other."""
+        """Sign-ins that wait until the one before is over: two that switch the echo off would undo each other."""
 
     def show(self, login: Login) -> None:
-        login.listen(lambda: self._changed(login))
+        login.listen(lambda: self._on_change(login))
 
     def tick(self) -> None:
         while self._news:
             self._news.popleft()()
 
-    def _changed(self, login: Login) -> None:
+    def _on_change(self, login: Login) -> None:
         if login.url:
             self._news.append(lambda: self._ask(login))
         elif lines := self._prompts.pop(login, None):
@@ -68,16 +68,16 @@ class ConsoleFrontEnd:
         self._say("\n".join(["Sign in:", *facts, "Open this in a browser on this machine:", f"  {url}"]))
         if self._terminal:
             self._say(PASTE)
-            pasted = partial(partial, self._pasted, login)
+            pasted = partial(partial, self._paste, login)
             self._prompts[login] = HiddenLines(self._terminal, lambda text: self._news.append(pasted(text)))
-            if not login.is_open:  # answered meanwhile
-                self._changed(login)
+            if not login.is_open:  # it was answered before there was a prompt to give up
+                self._on_change(login)
         elif self._ask_for_address:
             self._ask_for_address(login)
         else:
             self._say(f"If it is on another machine, interrupt this and type: %login {login.server} --paste")
 
-    def _pasted(self, login: Login, text: str) -> None:
+    def _paste(self, login: Login, text: str) -> None:
         if not login.is_open:
             return
         try:
@@ -89,7 +89,7 @@ class ConsoleFrontEnd:
 class HiddenLines:
     """Reads lines from a terminal without echo, as `getpass` does, until it is given up.
 
-    on_line: gets each line, in the thread that reads.
+    on_line: called with each line, in the thread that reads.
     """
 
     def __init__(self, terminal: Callable[[], IO[bytes]], on_line: Callable[[str], object]) -> None:
@@ -99,33 +99,33 @@ class HiddenLines:
         self._thread.start()
 
     def give_up(self) -> None:
-        """Stop reading; the terminal echoes again."""
-        with self._giving_up, suppress(OSError):  # it may have ended by itself
+        """Stop reading, and let the terminal echo again."""
+        with self._giving_up, suppress(OSError):  # the thread may have ended by itself
             self._giving_up.send(b".")
         self._thread.join()
 
     def _read(self, open_terminal: Callable[[], IO[bytes]]) -> None:
-        with self._given_up, suppress(OSError), open_terminal() as terminal, _hidden(terminal):
+        with self._given_up, suppress(OSError), open_terminal() as terminal, _hide_input(terminal):
             while line := self._line(terminal):
                 if line.strip():
                     self._on_line(line.decode(errors="replace"))
 
     def _line(self, terminal: IO[bytes]) -> bytes:
-        """The next line; empty at the end of the file or once reading is given up."""
+        """Read the next line; empty at the end of the file or once reading is given up."""
         ready, _, _ = select.select([terminal.fileno(), self._given_up.fileno()], [], [])
         return b"" if self._given_up.fileno() in ready else os.read(terminal.fileno(), _MAX_LINE)
 
 
 def own_terminal() -> Callable[[], IO[bytes]] | None:
-    """Opens the terminal of this process; None where there is none that can be read without echo."""
+    """Return what opens the terminal of this process; None if there is none that can be read without echo."""
     if sys.platform == "win32" or not sys.stdin.isatty():
         return None
     return lambda: open("/dev/tty", "rb", buffering=0)  # noqa: PTH123 - closed by its caller
 
 
 @contextmanager
-def _hidden(terminal: IO[bytes]) -> Iterator[None]:
-    """Without echo."""
+def _hide_input(terminal: IO[bytes]) -> Iterator[None]:
+    """Switch the echo of a terminal off in a context."""
     import termios
 
     descriptor = terminal.fileno()

@@ -20,9 +20,9 @@ from rolloutlab.widgets.login.notebook import NotebookFrontEnd, ask_for_address
 
 
 class ProgramFrontEnd:
-    """Passes each address to a program on its standard input: other users can read a command line.
+    """Passes each address to a program on its standard input, because other users can read command lines.
 
-    command: as a shell would be given it. The program has to end on the redirect URI, as a browser does.
+    command: the program, as it is typed in a shell. It has to end on the redirect URI, as a browser does.
     """
 
     way = RedirectRoute.LOOPBACK
@@ -41,10 +41,10 @@ class ProgramFrontEnd:
         while self._to_open:
             login = self._to_open.popleft()
             if url := login.url:
-                program = self._started(url)
+                program = self._start(url)
                 threading.Thread(target=_wait, args=(program, login), name="rolloutlab-browser", daemon=True).start()
 
-    def _started(self, url: str) -> "subprocess.Popen[str]":
+    def _start(self, url: str) -> "subprocess.Popen[str]":
         try:
             program = subprocess.Popen(self._command, stdin=subprocess.PIPE, text=True)
         except OSError as error:
@@ -57,7 +57,7 @@ class ProgramFrontEnd:
 
 
 def _wait(program: "subprocess.Popen[str]", login: Login) -> None:
-    """Cancel the sign-in if the program fails; success shows by the answer."""
+    """Cancel the sign-in if the program fails. If it succeeds, the answer arrives by itself."""
     if program.wait():
         login.cancel()
 
@@ -66,7 +66,7 @@ _CONSOLES = {"jupyter-console", "jupyter_console", "jupyter-qtconsole", "qtconso
 
 
 class NoFrontEnd:
-    """No user is there: a notebook that a program runs, a script without a terminal."""
+    """For processes without a user: a notebook that a program runs, a script without a terminal."""
 
     way = RedirectRoute.NONE
 
@@ -78,7 +78,7 @@ class NoFrontEnd:
 
 
 def context_of(shell: Any, environment: Mapping[str, str] = os.environ) -> FrontEndContext:
-    """The front end of this process. shell: IPython's, or None in a script.
+    """Find out which front end this process has. shell: IPython's, or None in a script.
 
     A program that runs a notebook sends `allow_stdin: false` with every cell (nbclient does); ipykernel keeps it for
     the cell that is running.
@@ -98,7 +98,7 @@ def is_console(command: Sequence[str]) -> bool:
 
 
 def _parent() -> list[str]:
-    """The command line of the parent process; empty where it cannot be read."""
+    """Return the command line of the parent process; empty if it cannot be read."""
     try:
         import psutil  # type: ignore[import-untyped]  # it comes with ipykernel
     except ImportError:
@@ -111,9 +111,9 @@ def _parent() -> list[str]:
 
 
 def front_end(around: FrontEndContext, *, paste: bool = False) -> FrontEnd:
-    """The front end for this context, chosen while the cell runs that signs in.
+    """Choose the front end for this context. It is called while the cell runs that signs in.
 
-    paste: prompt for the address below the cell, where neither a page nor a listener can be reached.
+    paste: prompt for the address below the cell, for browsers that reach neither a page nor a listener.
     """
     if program := around.environment.get("ROLLOUTLAB_BROWSER", "").strip():
         return ProgramFrontEnd(program)
@@ -129,7 +129,7 @@ def front_end(around: FrontEndContext, *, paste: bool = False) -> FrontEnd:
 
 
 def new_broker(paste: bool) -> Broker:
-    """A broker with the front end of the cell that is running; paste: as of `front_end`."""
+    """Make a broker with the front end of the cell that is running. paste: see `front_end`."""
     return Broker(front_end(_context(), paste=paste))
 
 
@@ -139,6 +139,6 @@ def can_ask() -> bool:
 
 
 def _context() -> FrontEndContext:
-    from IPython import get_ipython  # which a script may do without
+    from IPython import get_ipython  # not at the top: a script may do without it
 
     return context_of(get_ipython())

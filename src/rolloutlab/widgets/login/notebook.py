@@ -18,7 +18,7 @@ from rolloutlab.widgets.html import for_notebook
 from rolloutlab.widgets.login import render
 
 MIN_PAUSE, MAX_PAUSE = 0.05, 1.0
-"""Seconds between messages to a page that may have been loaded since the last one: at first, and later."""
+"""Seconds between messages to pages, at first and at most: a page may have been loaded since the last message."""
 
 
 class LoginView(NotebookView):
@@ -28,7 +28,7 @@ class LoginView(NotebookView):
 
     def __init__(self, login: Login) -> None:
         self._login = login
-        login.listen(self._changed)
+        login.listen(self._on_change)
 
     def state(self) -> Mapping[str, Any]:
         login = self._login.public_state()
@@ -44,8 +44,8 @@ class LoginView(NotebookView):
             minutes = self._login.minutes
             self.push("door", ticket=self._login.ticket, url=self._login.url, minutes=minutes)
 
-    def _changed(self) -> None:
-        """On any thread: pages that are open, and those that open later, show the new state."""
+    def _on_change(self) -> None:
+        """Have open pages, and pages that open later, show the new state. Called on any thread."""
         self.renew()
         self.open_door()
 
@@ -86,7 +86,7 @@ class NotebookFrontEnd:
 
 
 def ask_for_address(login: Login) -> None:
-    """Prompt for the address where no page reaches a busy kernel, until it is typed or the sign-in has ended."""
+    """Prompt for the address, for pages that cannot reach a busy kernel, until it is typed or the sign-in has ended."""
     read = _AddressPrompt(login)
     prompt = "the address that you end on (Enter alone gives up): "
     while login.is_open and (text := read(prompt)):
@@ -98,19 +98,19 @@ def ask_for_address(login: Login) -> None:
 
 
 class _AddressPrompt:
-    """`getpass`, as what is typed must not be saved; it returns an empty text once the sign-in has ended."""
+    """Prompts by `getpass`, since what is typed must not be saved. Returns "" once the sign-in has ended."""
 
     def __init__(self, login: Login) -> None:
         self._login = login
         self._lock = threading.Lock()
         self._is_prompting = False
-        login.listen(self._changed)
+        login.listen(self._on_change)
 
     def __call__(self, prompt: str) -> str:
         if threading.current_thread() is not threading.main_thread():  # a subshell's, which gets no interrupts
             return getpass(prompt)
         try:
-            with _interruptible():
+            with _raise_interrupts():
                 try:
                     self._is_prompting = True
                     return getpass(prompt) if self._login.is_open else ""
@@ -118,12 +118,12 @@ class _AddressPrompt:
                     with self._lock:
                         self._is_prompting = False
         except KeyboardInterrupt:
-            if self._login.is_open:  # then it was the person
+            if self._login.is_open:  # then the interrupt is not from `_on_change`, but from the person
                 raise
             return ""
 
-    def _changed(self) -> None:
-        """On any thread: nothing but an interrupt ends a prompt of a kernel."""
+    def _on_change(self) -> None:
+        """End the prompt, by an interrupt, as nothing else ends a prompt of a kernel. Called on any thread."""
         with self._lock:
             if self._is_prompting and not self._login.is_open:
                 self._is_prompting = False
@@ -131,8 +131,8 @@ class _AddressPrompt:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
-    """An interrupt raises KeyboardInterrupt here, whatever handler is installed."""
+def _raise_interrupts() -> Iterator[None]:
+    """Let interrupts raise KeyboardInterrupt in a context, whatever handler is installed."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -141,7 +141,7 @@ def _interruptible() -> Iterator[None]:
 
 
 async def _pulse(login: Login, view: LoginView) -> None:
-    """Repeat the message until the sign-in has ended: a page may be loaded late, or again."""
+    """Repeat the message until the sign-in has ended, because a page may be loaded late, or again."""
     pause = MIN_PAUSE
     while login.is_open:
         view.open_door()

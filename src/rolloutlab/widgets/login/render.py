@@ -27,7 +27,7 @@ STATUSES = {
 
 
 def facts(login: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Names and values that a person has to know before a page is opened, without hidden characters."""
+    """List names and values that a person has to know before opening the page, with hidden characters escaped."""
     question = login["question"] or {}
     known = (
         ("server", login["server"]),
@@ -41,7 +41,7 @@ def facts(login: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def status(login: Mapping[str, Any]) -> str:
-    """The state in a few words."""
+    """Write the state in a few words."""
     note = escape_control_chars(login["note"])
     if login["standing"] == "signed in":
         return f"signed in, for {note}" if note else "signed in"
@@ -53,7 +53,7 @@ def text(login: Mapping[str, Any]) -> str:
 
 
 def html(login: Mapping[str, Any]) -> str:
-    """All of it but the link, which is a secret while it works and of no use afterwards."""
+    """Draw all of a sign-in but the link, which is a secret while it works and of no use afterwards."""
     rows = [*facts(login), ("sign-in", status(login))]
     return html_table((), [(name, Words(value)) for name, value in rows], labelled=True)
 
@@ -65,7 +65,7 @@ _MAX_CLIENT = 60  # characters of a client's id; some hold all that the client h
 
 
 class SignInTable(tuple[SignInStatus, ...]):
-    """Every server that one is signed in to. unused: why stored grants are not used."""
+    """The servers that the user is signed in to. unused: why stored grants are not used."""
 
     unused: tuple[LabError, ...]
 
