@@ -14,7 +14,8 @@ for again; no reward changes before the last group is judged.
 
 Then a model is trained a few times, with a copy of the lab folder after each job. `lab.db`, `service.db` or the whole
 folder of the service come from another copy than the rest: where the model would go on from an older checkpoint than
-there is, or one of the databases has jobs that the other has not, `disagreements` must say so, and nothing elsewhere.
+there is, or one of the databases has jobs that the other has not, `find_disagreements` must say so, and nothing
+elsewhere.
 
 Exit status 0 when nothing was lost and everything was said.
 """
@@ -46,7 +47,7 @@ from rolloutlab.scoring.judge import CONCURRENT, _digest_of
 from rolloutlab.session import Session
 from rolloutlab.settings import Address, Price, Settings
 from rolloutlab.settings.values import same_service
-from rolloutlab.store.agreement import disagreements
+from rolloutlab.store.agreement import find_disagreements
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.models import Arrival, NewGroup
 
@@ -337,7 +338,7 @@ def put_together(made: list[Path], chance: random.Random, home: Path) -> str:
             path.unlink()
         for path in made[source].glob(pattern):
             shutil.copy(path, home / path.relative_to(made[source]))
-    found = disagreements(Settings(home=home))
+    found = find_disagreements(Settings(home=home))
     said = {"set aside": False, "trained": False, "does not have": False}
     for each in found:
         said |= {words: True for words in said if words in each.message}

@@ -1,7 +1,7 @@
 """Whether the parts of a lab folder are of one time."""
 
 from rolloutlab.settings import Settings
-from rolloutlab.store.agreement import disagreements
+from rolloutlab.store.agreement import find_disagreements
 
 
 def test_a_disk_that_does_not_list_the_checkpoints_is_no_disagreement(tmp_path, monkeypatch):
@@ -9,4 +9,4 @@ def test_a_disk_that_does_not_list_the_checkpoints_is_no_disagreement(tmp_path, 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pathlib.Path.glob", fails)
-    assert disagreements(Settings(home=tmp_path)) == []
+    assert find_disagreements(Settings(home=tmp_path)) == []

@@ -15,7 +15,7 @@ from rolloutlab.runtime import call_in_thread
 from rolloutlab.scoring.calls import Arguments, RewardCall, bound_names
 from rolloutlab.scoring.foreign import ForeignReward
 from rolloutlab.scoring.signatures import check_known, is_asynchronous, own_parameters, wanted, with_parts
-from rolloutlab.store.decoded import decoded_messages, split_messages
+from rolloutlab.store.decoded import decode_messages, split_messages
 from rolloutlab.store.models import Group, StoredTrajectory
 from rolloutlab.store.rewards import finite
 
@@ -225,7 +225,7 @@ def _constants(code: CodeType) -> Iterator[Any]:
 def _state(trajectory: StoredTrajectory, answer: str, marked: bool) -> dict[str, Any]:
     """What a `State` of verifiers has of a finished rollout, and the columns of the row."""
     row, info = trajectory.row, trajectory.row.get("info") or {}
-    messages = decoded_messages(trajectory) if marked else split_messages(trajectory)
+    messages = decode_messages(trajectory) if marked else split_messages(trajectory)
     completion = [_MessageDict(message) for message in messages]
     prompt = [_MessageDict(m) for m in trajectory.messages[: len(trajectory.items) - len(completion)]]
     return {

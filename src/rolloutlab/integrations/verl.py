@@ -12,7 +12,7 @@ from rolloutlab.errors import RewardError
 from rolloutlab.scoring.calls import Arguments, RewardCall, bound_names
 from rolloutlab.scoring.foreign import ForeignReward
 from rolloutlab.scoring.signatures import check_known, is_asynchronous, own_parameters, wanted, with_parts
-from rolloutlab.store.decoded import completion_items, decoded_conversation
+from rolloutlab.store.decoded import completion_items, decode_conversation
 from rolloutlab.store.models import Group, StoredTrajectory
 
 _OWN = {"solution_str", "ground_truth"}
@@ -68,7 +68,7 @@ def _given(trajectory: StoredTrajectory) -> dict[str, Any]:
     if info is None or isinstance(info, Mapping):  # verl adds these to it
         info = {**(info or {}), "num_turns": 1 + len(completion_items(trajectory)), "rollout_reward_scores": {}}
     right = row["ground_truth"] if "ground_truth" in row else _right_answer(row)
-    text = decoded_conversation(trajectory)
+    text = decode_conversation(trajectory)
     return {"data_source": row.get("data_source"), "solution_str": text, "ground_truth": right, "extra_info": info}
 
 

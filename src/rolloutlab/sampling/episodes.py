@@ -17,7 +17,7 @@ from rolloutlab.errors import InputError, RefusedError
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sampling.rollout import Rollout
 from rolloutlab.sampling.tools import Tools, as_text, call_name, failure_text
-from rolloutlab.store.decoded import parsed_message
+from rolloutlab.store.decoded import parse_message
 from rolloutlab.store.models import Group, NewGroup
 from rolloutlab.store.texts import plain_text
 
@@ -187,7 +187,7 @@ class Episodes:
         """Return the prompt and the completion of an episode as TRL gives them to reward functions."""
         items = (*self._groups[rollout.place].prompt, *rollout.items)
         first = next((i for i, item in enumerate(items) if isinstance(item, Choice)), len(items))
-        return [item.to_wire() for item in items[:first]], [parsed_message(item) for item in items[first:]]
+        return [item.to_wire() for item in items[:first]], [parse_message(item) for item in items[first:]]
 
     async def _fail(self, rollout: Rollout, error: EpisodeError) -> Rollout:
         """End an episode with an error, and close its instance."""

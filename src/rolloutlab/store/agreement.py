@@ -25,9 +25,10 @@ _AS_AFTER_A_BACKUP = "as after a backup was put back"
 
 @dataclass(frozen=True)
 class Disagreement:
-    """What two parts of a lab folder have of a model that cannot be of one time. hint: what to type or do.
+    """Two parts of a lab folder that are from different times, as a model shows.
 
-    lost: whether the service goes on from an older checkpoint than there was.
+    model: the model. hint: what to type or do. lost: whether the service goes on from an older checkpoint than the
+    newest.
     """
 
     model: str
@@ -41,39 +42,45 @@ class Disagreement:
 
 @dataclass
 class _Service:
-    """What `service.db` lists. newest, last: by model, its largest listed step, and the largest it ever had."""
+    """What `service.db` lists.
+
+    newest: the largest listed step of each model. last: the largest step that each model ever had. jobs: the model and
+    the status of each job. steps: the id of the model and the step of each checkpoint.
+    """
 
     newest: dict[str, int] = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)
     jobs: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Model and status of each job."""
     steps: set[tuple[str, int]] = field(default_factory=set)
 
 
-def disagreements(settings: Settings) -> list[Disagreement]:
-    """What is not of one time in a lab folder; empty if all is, or if a file cannot be read."""
+def find_disagreements(settings: Settings) -> list[Disagreement]:
+    """Find the parts of a lab folder that are from different times; empty if a file cannot be read."""
     try:
-        service = _service(settings.service_folder / "service.db")
-        sent = _rows(settings.database, "SELECT id, model, status FROM jobs WHERE service = 'embedded'")
-        return [*_lost_checkpoints(settings.service_folder / "models", service), *_jobs(settings, service, sent)]
+        service = _read_service(settings.service_folder / "service.db")
+        sent = _read_rows(settings.database, "SELECT id, model, status FROM jobs WHERE service = 'embedded'")
+        return [
+            *_find_lost_checkpoints(settings.service_folder / "models", service),
+            *_compare_jobs(settings, service, sent),
+        ]
     except (LabError, OSError, sqlite3.Error):  # `%service check` says what is damaged
         return []
 
 
-def _service(path: Path) -> _Service:
+def _read_service(path: Path) -> _Service:
     listed = _Service()
-    for row in _rows(path, "SELECT id, project || '/' || name AS name, last_step FROM models"):
+    for row in _read_rows(path, "SELECT id, project || '/' || name AS name, last_step FROM models"):
         listed.last[row["name"]] = row["last_step"]
     sql = "SELECT c.model_id, c.step, m.project || '/' || m.name AS name FROM checkpoints c JOIN models m"
-    for row in _rows(path, f"{sql} ON m.id = c.model_id ORDER BY c.step"):
+    for row in _read_rows(path, f"{sql} ON m.id = c.model_id ORDER BY c.step"):
         listed.newest[row["name"]] = row["step"]
         listed.steps.add((row["model_id"], row["step"]))
     sql = "SELECT j.id, m.project || '/' || m.name AS name, j.status FROM jobs j JOIN models m ON m.id = j.model_id"
-    listed.jobs = {row["id"]: (row["name"], row["status"]) for row in _rows(path, sql)}
+    listed.jobs = {row["id"]: (row["name"], row["status"]) for row in _read_rows(path, sql)}
     return listed
 
 
-def _rows(path: Path, sql: str) -> list[sqlite3.Row]:
+def _read_rows(path: Path, sql: str) -> list[sqlite3.Row]:
     if not path.exists():
         return []
     with closing(connect_read_only(path, _TIMEOUT)) as connection:
@@ -81,14 +88,14 @@ def _rows(path: Path, sql: str) -> list[sqlite3.Row]:
         return connection.execute(sql).fetchall()
 
 
-def _lost_checkpoints(models: Path, service: _Service) -> Iterator[Disagreement]:
-    """Checkpoints newer than the one that their model goes on from, set aside or about to be."""
+def _find_lost_checkpoints(models: Path, service: _Service) -> Iterator[Disagreement]:
+    """Find the checkpoints newer than the one that their model goes on from, which are set aside or about to be."""
     newer: dict[str, set[int]] = {}
-    for path in _unlisted(models, service):
-        step, made = int(path.name.partition("-")[0]), _metadata(path)
+    for path in _find_unlisted(models, service):
+        step, made = int(path.name.partition("-")[0]), _read_metadata(path)
         name = f"{made['project']}/{made['name']}" if {"project", "name"} <= made.keys() else path.parent.name
         status = service.jobs.get(str(made.get("job_id")), ("", ""))[1]
-        # a job whose end a kill kept from being recorded makes its step again
+        # a job that has not ended makes its step again: it was killed before its end was recorded
         if status not in _UNENDED and step > service.newest.get(name, -1) and step > 0:
             newer.setdefault(name, set()).add(step)
     for name, steps in sorted(newer.items()):
@@ -100,8 +107,8 @@ def _lost_checkpoints(models: Path, service: _Service) -> Iterator[Disagreement]
         yield Disagreement(name, message, f"%models --recover lists {them} again")
 
 
-def _unlisted(models: Path, service: _Service) -> Iterator[Path]:
-    """Folders of checkpoints that were set aside, and those that a start of the service will set aside."""
+def _find_unlisted(models: Path, service: _Service) -> Iterator[Path]:
+    """Find the folders of checkpoints that were set aside, or that the next start of the service will set aside."""
     for path in sorted(models.glob(".lost/*/*")):
         if path.is_dir() and _STEP.fullmatch(path.name):
             yield path
@@ -110,16 +117,16 @@ def _unlisted(models: Path, service: _Service) -> Iterator[Path]:
             yield path
 
 
-def _metadata(path: Path) -> Mapping[str, Any]:
-    """What a checkpoint says of itself; nothing if that cannot be read, or is of an older version."""
+def _read_metadata(path: Path) -> Mapping[str, Any]:
+    """Read what a checkpoint says about itself; empty if that cannot be read, or is of an older version."""
     with suppress(OSError, ValueError):
         made = json.loads((path / "checkpoint.json").read_bytes())
         return made if isinstance(made, dict) else {}
     return {}
 
 
-def _jobs(settings: Settings, service: _Service, sent: list[sqlite3.Row]) -> Iterator[Disagreement]:
-    """Jobs that one of the two databases does not have."""
+def _compare_jobs(settings: Settings, service: _Service, sent: list[sqlite3.Row]) -> Iterator[Disagreement]:
+    """Find the jobs that only one of the two databases has."""
     trained: dict[str, int] = {}
     for row in sent:
         _, _, step = (row["status"] or "").partition("@")

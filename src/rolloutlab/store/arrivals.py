@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rolloutlab.store.models import Arrival, Group, dumped
+from rolloutlab.store.models import Arrival, Group, dump_items
 from rolloutlab.store.trajectory_summaries import outline_of
 
 
 class DumpedArrival(NamedTuple):
-    """An `Arrival` whose values are serialized. outline: what `outline_of` returns for it."""
+    """An `Arrival` whose values are serialized. outline: what `outline_of` returns for the arrival."""
 
     position: int
     items: str
@@ -33,6 +33,8 @@ class Placed:
 
 
 def dump_arrival(arrival: Arrival) -> DumpedArrival:
-    """The texts of an arrival."""
+    """Serialize an arrival."""
     outline, extra = outline_of(arrival.items, arrival.extra), json.dumps(arrival.extra)
-    return DumpedArrival(arrival.position, dumped(arrival.items), arrival.pending, extra, arrival.components, outline)
+    return DumpedArrival(
+        arrival.position, dump_items(arrival.items), arrival.pending, extra, arrival.components, outline
+    )

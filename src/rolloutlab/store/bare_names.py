@@ -1,13 +1,14 @@
-"""Names without a generation: in one notebook each keeps meaning the generation that it made or first used."""
+"""Names without a generation. In one notebook, a name means the generation that the notebook made or first used."""
 
 from collections.abc import Callable
 
 
 class BareNames:
-    """Which generation a bare name means, for one notebook of a lab that others sample into too.
+    """The generations that bare names mean in one notebook of a lab that others sample into too.
 
-    Without it a bare name means the newest generation, also one that another notebook has just made: rewards and jobs
-    would go to completions that this notebook has never seen. `say` gets a line if a newer one exists.
+    Otherwise a bare name would mean the newest generation, also one that another notebook has just made. Rewards and
+    jobs would then go to completions that this notebook has never seen. `say` is called with a line if a newer
+    generation exists.
 
     What must hold: an entry is the id of a generation that this notebook made, or that was the newest when it asked.
     """
@@ -17,7 +18,7 @@ class BareNames:
         self._say = say
 
     def own(self, name: str) -> int | None:
-        """The id of the generation that a bare name means; None if it has meant none so far."""
+        """Return the id of the generation that a bare name means; None if it has meant none so far."""
         return self._own.get(name)
 
     def keep(self, name: str, collection: int) -> None:
@@ -42,4 +43,4 @@ class BareNames:
 
 
 LATEST = "latest"
-"""In the place of a generation's number: the newest, which the bare name means from then on."""
+"""The text in place of a generation's number that selects the newest. The bare name means it from then on."""

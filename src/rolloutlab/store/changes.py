@@ -36,7 +36,13 @@ _SCORED = f"""
 
 @dataclass(frozen=True)
 class Cursor:
-    """A position in the change feed. pending: trajectories unfinished then. collections: labels by id."""
+    """A position in the change feed.
+
+    trajectory, edit: the largest ids at that time.
+    pending: the ids of trajectories that were unfinished.
+    collections: the labels of collections by id.
+    jobs: the collections of each job.
+    """
 
     trajectory: int = 0
     edit: int = 0
@@ -49,7 +55,7 @@ class Cursor:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The cursor that `to_json` wrote; ValueError for any other text."""
+        """Read the cursor that `to_json` wrote; raise ValueError for any other text."""
         cursor = json.loads(text)
         if not isinstance(cursor, dict) or cursor.keys() != {each.name for each in fields(cls)}:
             raise ValueError("it is not a cursor of a lab")
@@ -59,9 +65,14 @@ class Cursor:
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes since a cursor. gone: labels of deleted collections. renamed: new labels by old ones. arrived: ids of
-    finished trajectories. rescored: ids of groups with changed rewards. trained: labels of collections with a new job.
+    """Changes since a cursor.
+
     mark: the next cursor.
+    gone: the labels of deleted collections.
+    renamed: new labels by old ones.
+    arrived: the ids of finished trajectories.
+    rescored: the ids of groups with changed rewards.
+    trained: the labels of collections with a new job.
     """
 
     mark: Cursor
@@ -76,7 +87,7 @@ class Changes:
 
 
 class Entry(NamedTuple):
-    """A finished trajectory as stored, its conversation as plain JSON without validation."""
+    """A finished trajectory as stored. Its conversation is plain JSON that was not validated."""
 
     name: str
     collection: str
@@ -111,11 +122,14 @@ class ChangeFeed:
         self._database = database
 
     def since(self, mark: Cursor) -> Changes:
-        """Changes since `mark`, oldest first. A concurrent write may be included, and is included the next time."""
+        """Find the changes since `mark`, oldest first.
+
+        A concurrent write may be included now, and is included the next time in any case.
+        """
         now = self._now()
         labels = {label: now.collections.get(i, label) for i, label in mark.collections.items()}
         moved = {old: new for old, new in labels.items() if new != old}
-        if moved.keys() & {*moved.values()}:  # swapped names: treated as deleted and new
+        if moved.keys() & {*moved.values()}:  # names were swapped: such collections count as deleted and new
             moved = {}
         same = {i for i, label in mark.collections.items() if now.collections.get(i, "") in (label, moved.get(label))}
         fresh = self._ids(f"{_FINISHED} AND t.id > ?", mark.trajectory)
@@ -135,21 +149,21 @@ class ChangeFeed:
         )
 
     def names(self, ids: Iterable[int]) -> dict[int, tuple[str, int]]:
-        """Name and group id of each trajectory."""
+        """Read the name and the group id of each trajectory."""
         rows = self._database.read(_NAMES, json.dumps(list(ids)))
         return {row["id"]: (row["name"], row["group_id"]) for row in rows}
 
     def times(self, ids: Iterable[int]) -> dict[int, str]:
-        """When each trajectory was stored."""
+        """Read the time at which each trajectory was stored."""
         rows = self._database.read(f"SELECT id, created_at FROM trajectories WHERE id IN {_GIVEN}", json.dumps([*ids]))
         return {row["id"]: row["created_at"] for row in rows}
 
     def entries(self, ids: Iterable[int]) -> list[Entry]:
-        """Trajectories by id."""
-        return [_entry(row) for row in self._database.read(_ENTRIES, json.dumps(list(ids)))]
+        """Read trajectories by their ids."""
+        return [_read_entry(row) for row in self._database.read(_ENTRIES, json.dumps(list(ids)))]
 
     def scored(self, groups: Iterable[int]) -> dict[int, list[RewardChange]]:
-        """Rewards of the members of groups, in order, by group id."""
+        """Read the rewards of the members of groups, in order, by group id."""
         groups_to_members: dict[int, list[RewardChange]] = {}
         for row in self._database.read(_SCORED, json.dumps(list(groups))):
             error = row["error"] and ": ".join(filter(None, (row["error"], row["message"])))
@@ -158,15 +172,18 @@ class ChangeFeed:
         return groups_to_members
 
     def members(self, group: int) -> list[str]:
-        """The names of the finished members of a group, in order."""
+        """List the names of the finished members of a group, in order."""
         return [row["name"] for row in self._database.read(_SCORED, json.dumps([group]))]
 
     def count(self) -> int:
-        """The number of finished trajectories."""
+        """Count the finished trajectories."""
         return int(self._database.read(_FINISHED.replace("t.id", "count(*)", 1))[0][0])
 
     def _now(self) -> Cursor:
-        """The cursor at the end of the feed. What only grows is read first, so that no change is skipped."""
+        """Read the cursor at the end of the feed.
+
+        The largest ids are read first, so that a change during these reads is after the cursor, and is not skipped.
+        """
         sql = "SELECT coalesce((SELECT max(id) FROM trajectories), 0), coalesce((SELECT max(id) FROM edits), 0)"
         [(trajectory, edit)] = self._database.read(sql)
         pending = self._ids("SELECT id FROM trajectories WHERE pending > 0")
@@ -178,7 +195,7 @@ class ChangeFeed:
         return [row[0] for row in self._database.read(sql, *values)]
 
 
-def _entry(row: Row) -> Entry:
+def _read_entry(row: Row) -> Entry:
     group = f"{row['name']}:{row['generation']}/{row['group_position']}"
     as_stored = ("generation", "group_id", "model", "step", "created_at", "finish_reason")
     return Entry(

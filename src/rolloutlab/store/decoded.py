@@ -13,21 +13,21 @@ from rolloutlab.store.texts import plain_text
 _SPECIAL = re.compile(
     r"<[|\uff5c][^<>]*[|\uff5c]>|<\|turn>|<turn\|>|</?s>|<(?:bos|eos|pad|start_of_turn|end_of_turn)>|\[EOS\]"
 )
-"""Tokens that end or begin a turn, which a tokenizer leaves out with `skip_special_tokens`."""
+"""Matches tokens that end or begin a turn. A tokenizer leaves them out with `skip_special_tokens`."""
 
 
 def completion_items(trajectory: StoredTrajectory) -> tuple[MessageOrChoice, ...]:
-    """The items from the first completion on."""
+    """Return the items from the first completion on."""
     until = len(trajectory.items) if trajectory.given is None else trajectory.given
     first = next((i for i, item in enumerate(trajectory.items) if isinstance(item, Choice)), until)
     return trajectory.items[first:]
 
 
-def decoded_text(item: MessageOrChoice) -> str:
-    """The text of one message as it was sampled, without the tokens that only end the turn.
+def decode_text(item: MessageOrChoice) -> str:
+    """Return the text of one message as it was sampled, without the tokens that only end the turn.
 
-    Services split reasoning from the answer, and leave out its marks. The sampled tokens have the text as it was; where
-    a service gave none, the reasoning is put between `<think>` marks again.
+    Services split reasoning from the answer, and leave out its marks. The sampled tokens have the text as it was. If a
+    service gave none, the reasoning is put between `<think>` marks again.
     """
     message = (item.message if isinstance(item, Choice) else item).to_wire()
     answer = plain_text(message.get("content"))
@@ -35,7 +35,7 @@ def decoded_text(item: MessageOrChoice) -> str:
     calls = message.get("tool_calls") or []
     if isinstance(item, Choice) and (thought or calls):
         sampled = _sampled_text(item, thought + answer)
-        # Tokens may be those of another text: some services give them for the answer alone.
+        # some services give tokens for the answer alone: the text must have reasoning, answer and calls
         thought_at = sampled.find(thought.strip())
         answer_at = sampled.rfind(answer.strip())
         names = [str((call.get("function") or {}).get("name")) for call in calls]
@@ -48,41 +48,39 @@ def decoded_text(item: MessageOrChoice) -> str:
     return "\n".join([answer, *map(_call_text, calls)]) if calls else answer
 
 
-def decoded_conversation(trajectory: StoredTrajectory) -> str:
-    """The text of all turns from the first completion on, as one sequence that was sampled and answered in turn.
+def decode_conversation(trajectory: StoredTrajectory) -> str:
+    """Return the text of all turns from the first completion on, as one sequence.
 
-    Between completions stand the other messages, each after a line with its role, as the marks of a template leave them
+    Each message after the first begins with a line with its role. That is what remains of the marks of a chat template
     when special tokens are left out.
     """
     parts: list[str] = []
     for item in completion_items(trajectory):
         is_choice = isinstance(item, Choice)
         role = "assistant" if is_choice else str(getattr(item, "role", ""))
-        text = decoded_text(item) if role == "assistant" else plain_text(item.to_wire().get("content"))
+        text = decode_text(item) if role == "assistant" else plain_text(item.to_wire().get("content"))
         parts += [f"{role}\n{text}" if parts else text]
     return "\n".join(parts)
 
 
-def decoded_messages(trajectory: StoredTrajectory) -> list[dict[str, Any]]:
-    """The messages from the first completion on, those of the assistant with their decoded text as content."""
-    return [_decoded_message(item) for item in completion_items(trajectory)]
+def decode_messages(trajectory: StoredTrajectory) -> list[dict[str, Any]]:
+    """Return the messages from the first completion on. The assistant's have their decoded text as content."""
+    return [_decode_message(item) for item in completion_items(trajectory)]
 
 
 def split_messages(trajectory: StoredTrajectory) -> list[dict[str, Any]]:
-    """The messages from the first completion on, with reasoning, however the service called it, as
-    `reasoning_content`.
-    """
+    """Return the messages from the first completion on. Reasoning is called `reasoning_content`, for any service."""
     return [_split_message(item) for item in completion_items(trajectory)]
 
 
-def parsed_messages(trajectory: StoredTrajectory) -> list[dict[str, Any]]:
-    """The messages from the first completion on as `transformers` parses them: reasoning apart, arguments as values."""
-    return [parsed_message(item) for item in completion_items(trajectory)]
+def parse_messages(trajectory: StoredTrajectory) -> list[dict[str, Any]]:
+    """Return the messages from the first completion on, each as `parse_message` does."""
+    return [parse_message(item) for item in completion_items(trajectory)]
 
 
-def _decoded_message(item: MessageOrChoice) -> dict[str, Any]:
+def _decode_message(item: MessageOrChoice) -> dict[str, Any]:
     message, own = _message(item)
-    return {**own, "content": decoded_text(item)} if message["role"] == "assistant" else message
+    return {**own, "content": decode_text(item)} if message["role"] == "assistant" else message
 
 
 def _split_message(item: MessageOrChoice) -> dict[str, Any]:
@@ -91,46 +89,46 @@ def _split_message(item: MessageOrChoice) -> dict[str, Any]:
     return {**own, "reasoning_content": thought} if thought else message
 
 
-def parsed_message(item: MessageOrChoice) -> dict[str, Any]:
-    """A message as `transformers` parses it: reasoning apart, arguments of calls as values, content a text."""
+def parse_message(item: MessageOrChoice) -> dict[str, Any]:
+    """Return a message as `transformers` parses it: reasoning apart, arguments as values, content as a text."""
     message, own = _message(item)
     if message["role"] != "assistant":
         return message
     thought, answer = reasoning_of(message, plain_text(message.get("content")))
     parsed = {**own, "content": answer, **({"reasoning_content": thought} if thought else {})}
     if calls := message.get("tool_calls"):
-        parsed["tool_calls"] = [_parsed_call(call) for call in calls]
+        parsed["tool_calls"] = [_parse_call(call) for call in calls]
     return parsed
 
 
 def _message(item: MessageOrChoice) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The message, and the same without its reasoning."""
+    """Return the message, and the same without its reasoning and token ids."""
     message = (item.message if isinstance(item, Choice) else item).to_wire()
     return message, {name: value for name, value in message.items() if name not in {*FIELDS, "token_ids"}}
 
 
-def _parsed_call(call: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call.get("function")
     if not isinstance(function, Mapping):
         return dict(call)
-    return {**call, "function": {**function, "arguments": _arguments(function.get("arguments"))}}
+    return {**call, "function": {**function, "arguments": _parse_arguments(function.get("arguments"))}}
 
 
-def _arguments(text: Any) -> Any:
+def _parse_arguments(text: Any) -> Any:
     try:
         return json.loads(text)
-    except (TypeError, ValueError, RecursionError):  # not JSON: as the policy wrote it
+    except (TypeError, ValueError, RecursionError):  # not JSON: the text stays as the policy wrote it
         return text
 
 
 def _call_text(call: Mapping[str, Any]) -> str:
     function = call.get("function") or call.get("custom") or {}
-    named = {"name": function.get("name"), "arguments": _arguments(function.get("arguments"))}
+    named = {"name": function.get("name"), "arguments": _parse_arguments(function.get("arguments"))}
     return f"<tool_call>\n{json.dumps(named, ensure_ascii=False)}\n</tool_call>"
 
 
 def _sampled_text(choice: Choice, visible: str) -> str:
-    """The text of the sampled tokens without those of `_SPECIAL` that are not part of the visible text."""
+    """Return the text of the sampled tokens, without special tokens that the visible text does not have."""
     kept = [t for t in choice.sampled_tokens() if not _SPECIAL.fullmatch(t.token) or t.token in visible]
     if all(token.bytes is not None for token in kept):
         return b"".join(bytes(token.bytes or ()) for token in kept).decode("utf-8", "replace")

@@ -10,7 +10,7 @@ from weakref import finalize
 
 T = TypeVar("T")
 Abandoned = Callable[[], bool]
-"""Returns whether the caller was interrupted while it waited. Work that is not committed is then undone."""
+"""A function that returns whether the caller was interrupted while it waited. Work is then undone, not committed."""
 
 
 class Uninterrupted:
@@ -28,7 +28,7 @@ class Uninterrupted:
         self.end = finalize(self, pieces.put, None)
 
     def do(self, work: Callable[[Abandoned], T]) -> T:
-        """The result of `work`. An interrupt ends the wait at once, and skips the call if it has not begun."""
+        """Call `work` and return its result. An interrupt ends the wait, and skips a call that has not begun."""
         if threading.current_thread() is not threading.main_thread() or not self.end.alive:
             return work(lambda: False)
         piece = _Piece(work)
@@ -44,9 +44,9 @@ class Uninterrupted:
         return piece.outcome()
 
     def between(self, begin: Callable[[], object], work: Callable[[], T], end: Callable[[], object]) -> T:
-        """Run `begin` here, `work` in the caller, and `end` here; returns the result of `work`.
+        """Run `begin` in the worker thread, `work` in the caller, and `end` in the worker thread.
 
-        However the caller returns, `end` runs before the next call.
+        Returns the result of `work`. However the caller returns, `end` runs before the next call.
         """
         if threading.current_thread() is not threading.main_thread() or not self.end.alive:
             last: Callable[[], object] = end
@@ -57,7 +57,7 @@ class Uninterrupted:
             result = work()
             return result  # noqa: RET504 - Python looks for interrupts after the call, which is still inside `try`
         finally:
-            last()  # of the main thread: one call into C, before which Python does not look for interrupts
+            last()  # in the main thread this is one call into C, before which Python does not look for interrupts
 
     def _start(self) -> None:
         threading.Thread(target=_work, args=(self._pieces,), name=self._name, daemon=True).start()
@@ -74,7 +74,7 @@ class Turns:
         self._begin()
 
     def take(self, work: Callable[[], T]) -> T:
-        """The result of `work`, called while the lock is held."""
+        """Call `work` while the lock is held, and return its result."""
         if self._process != os.getpid():  # threads and their turns do not survive a fork
             self._begin()
         turn = threading.get_ident(), object()
@@ -124,7 +124,7 @@ class _Piece(Generic[T]):
 
     def outcome(self) -> T:
         error, self._error = self._error, None  # breaks a cycle: the error holds a frame, and the frame this object
-        if error is not None:  # it may be false as a truth value
+        if error is not None:  # not `if error`: the class of an exception may define its truth value
             raise error
         return self._results[0]
 
@@ -132,4 +132,4 @@ class _Piece(Generic[T]):
 def _work(pieces: "SimpleQueue[_Piece[Any] | None]") -> None:
     while piece := pieces.get():
         piece.run()
-        del piece  # what it returned belongs to the caller
+        del piece  # or its result would stay alive here until the next call

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from sqlite3 import Connection
 
-from rolloutlab.store.models import Recorded, StoredCollection, dumped, now
+from rolloutlab.store.models import Recorded, StoredCollection, dump_items, now
 from rolloutlab.store.sqlite import Database
 from rolloutlab.store.trajectory_summaries import keep_outline
 
@@ -25,7 +25,7 @@ class _Place:
 
 
 class GrowingTrajectories:
-    """The trajectories that one process stores in a collection, each under a name. Equal prompts are a group.
+    """The trajectories that one process stores in a collection, each by a name. Those with equal prompts are a group.
 
     Scorings and the search index rely on this: what is stored under the id of a trajectory never changes. So when a
     trajectory has gone on, it is stored under a new id, and its earlier state is deleted. If the earlier state was
@@ -42,7 +42,7 @@ class GrowingTrajectories:
     def put(self, trajectories: Mapping[str, Recorded], usage: tuple[int, int]) -> list[str]:
         """Store trajectories in one transaction. Return the names of those whose scored earlier state is kept.
 
-        trajectories: by name. usage: prompt and completion tokens to add to the collection.
+        trajectories: the trajectories by name. usage: prompt and completion tokens to add to the collection.
 
         Raises:
             LabError: the file cannot be written.
@@ -52,12 +52,12 @@ class GrowingTrajectories:
         def put(connection: Connection) -> None:
             for name, new in trajectories.items():
                 before = places.get(name)
-                if before and not _replaceable(connection, before):
+                if before and not _can_replace(connection, before):
                     kept.append(name)
                     before = None
-                group = self._group(connection, groups, dumped(new.prompt))
-                places[name] = _replaced(connection, before, group, new)
-                if before and before.group != group and _removed_if_empty(connection, before.group):
+                group = self._find_or_add_group(connection, groups, dump_items(new.prompt))
+                places[name] = _replace(connection, before, group, new)
+                if before and before.group != group and _remove_if_empty(connection, before.group):
                     groups.pop(next(key for key, number in groups.items() if number == before.group))
             connection.execute(_SPEND, (*usage, self._collection.id))
 
@@ -65,7 +65,7 @@ class GrowingTrajectories:
         self._groups, self._places = groups, places
         return kept
 
-    def _group(self, connection: Connection, groups: dict[bytes, int], prompt: str) -> int:
+    def _find_or_add_group(self, connection: Connection, groups: dict[bytes, int], prompt: str) -> int:
         if (key := _digest(prompt)) not in groups:
             sql = (
                 "INSERT INTO groups (collection_id, position, prompt, row)"
@@ -79,16 +79,16 @@ def _digest(prompt: str) -> bytes:
     return sha256(prompt.encode()).digest()
 
 
-def _replaceable(connection: Connection, place: _Place) -> bool:
+def _can_replace(connection: Connection, place: _Place) -> bool:
     """Whether a trajectory is there and was never scored."""
     sql = "SELECT NOT EXISTS (SELECT 1 FROM edits WHERE trajectory_id = t.id) FROM trajectories t WHERE id = ?"
     row = connection.execute(sql, (place.id,)).fetchone()
     return bool(row and row[0])
 
 
-def _replaced(connection: Connection, before: _Place | None, group: int, new: Recorded) -> _Place:
+def _replace(connection: Connection, before: _Place | None, group: int, new: Recorded) -> _Place:
     """Store a trajectory in a group, and delete its earlier state. In the same group it keeps its position."""
-    # determined before anything is deleted: SQLite would use the id of a deleted last row again
+    # the id is chosen before anything is deleted: SQLite would use the id of a deleted last row again
     (row_id,) = connection.execute("SELECT coalesce(max(id), 0) + 1 FROM trajectories").fetchone()
     (position,) = connection.execute(
         "SELECT coalesce(max(position), -1) + 1 FROM trajectories WHERE group_id = ?", (group,)
@@ -96,7 +96,7 @@ def _replaced(connection: Connection, before: _Place | None, group: int, new: Re
     if before:
         connection.execute("DELETE FROM trajectories WHERE id = ?", (before.id,))
         position = before.position if before.group == group else position
-    values = (row_id, group, position, dumped(new.items), json.dumps(new.extra), json.dumps(new.sampling))
+    values = (row_id, group, position, dump_items(new.items), json.dumps(new.extra), json.dumps(new.sampling))
     connection.execute(
         "INSERT INTO trajectories (id, group_id, position, items, extra, sampling, model, step, created_at)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -106,6 +106,6 @@ def _replaced(connection: Connection, before: _Place | None, group: int, new: Re
     return _Place(row_id, group, position)
 
 
-def _removed_if_empty(connection: Connection, group: int) -> bool:
+def _remove_if_empty(connection: Connection, group: int) -> bool:
     sql = "DELETE FROM groups WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM trajectories WHERE group_id = ?1)"
     return connection.execute(sql, (group,)).rowcount > 0

@@ -47,16 +47,16 @@ class SubmittedJobs:
         self._database.execute("INSERT OR REPLACE INTO job_events SELECT id, ? FROM jobs WHERE id = ?", stored, job_id)
 
     def events(self, job_id: str) -> list[Event]:
-        """The stored events of a job; empty before it has ended."""
+        """Read the stored events of a job; empty before it has ended."""
         rows = self._database.read("SELECT events FROM job_events WHERE job_id = ?", job_id)
         return _EVENTS.validate_json(rows[0]["events"]) if rows else []
 
     def newest_first(self) -> list[SubmittedJob]:
-        """All jobs, newest first."""
-        return [_job(row) for row in self._database.read("SELECT * FROM jobs ORDER BY rowid DESC")]
+        """List all jobs, newest first."""
+        return [_read_job(row) for row in self._database.read("SELECT * FROM jobs ORDER BY rowid DESC")]
 
 
-def _job(row: Row) -> SubmittedJob:
+def _read_job(row: Row) -> SubmittedJob:
     status, _, step = (row["status"] or "").partition("@")
     collections, options = tuple(json.loads(row["collections"])), json.loads(row["options"])
     columns = row["id"], row["service"], row["model"], collections, options, row["created_at"]

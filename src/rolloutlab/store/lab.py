@@ -24,7 +24,7 @@ from rolloutlab.store.growing import GrowingTrajectories
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.locks import lock_for_sampling
 from rolloutlab.store.migrations import MIGRATIONS, READABLE_FROM
-from rolloutlab.store.models import CollectionSummary, Group, NewGroup, StoredCollection, dumped, now, parts_of
+from rolloutlab.store.models import CollectionSummary, Group, NewGroup, StoredCollection, dump_items, now, parts_of
 from rolloutlab.store.origins import Origins
 from rolloutlab.store.prompts import fit_prompt, prompt_key
 from rolloutlab.store.recent import RecentValues
@@ -477,8 +477,8 @@ class Lab:
 
 def texts_of(new: NewGroup) -> tuple[str, str, str]:
     """Return prompt, row and script of a group as they are stored."""
-    script = f"[{','.join(map(dumped, new.script))}]"
-    return dumped(new.prompt), json.dumps(new.row, allow_nan=False), script
+    script = f"[{','.join(map(dump_items, new.script))}]"
+    return dump_items(new.prompt), json.dumps(new.row, allow_nan=False), script
 
 
 def _prompt_key(row: Row) -> str:

@@ -21,7 +21,8 @@ def lock_for_sampling(folder: Path, number: int, label: str) -> Lock:
     folder: the folder of lock files. number: the id of the collection. label: its label, for an error.
 
     Raises:
-        ConflictError: another process, or another cell, holds it. LabError: the folder cannot be written or locked.
+        ConflictError: another process, or another cell, holds the lock.
+        LabError: the folder cannot be written or locked.
     """
     lock = Lock(folder / f"{number}.lock", thread_local=False)
     try:
@@ -43,7 +44,7 @@ def lock_for_sampling(folder: Path, number: int, label: str) -> Lock:
 
 
 def let_go(lock: Lock) -> None:
-    """Release the lock and remove its file; if that fails, the next `lock_for_sampling` removes it."""
+    """Release a lock and remove its file. If the file cannot be removed, the next `lock_for_sampling` does it."""
     path = Path(lock.lock_file)
     try:
         with suppress(LabError), locked(path.parent / _ONE):

@@ -129,10 +129,10 @@ RESUMED_SCORINGS = """
     DROP TABLE first_outcomes;
     CREATE INDEX outcomes_of_change ON reward_outcomes (change)
 """
-"""Outcomes of each change, so that those of an earlier scoring are back when a later one is undone."""
+"""Outcomes are stored for each change, so that those of an earlier scoring are back when a later one is undone."""
 
 ANSWERS_WITHOUT_REASONING = "DELETE FROM outlines WHERE instr(coalesce(answer, preview), 'think>')"
-"""Summaries are written again where they are missing; those of earlier versions have the reasoning in the answer."""
+"""Deletes summaries of earlier versions that have reasoning in the answer. Missing summaries are written again."""
 
 SPENDING = """
     CREATE TABLE spending (
@@ -173,4 +173,4 @@ MIGRATIONS = [
     RUN_NOTES,
 ]
 READABLE_FROM = MIGRATIONS.index(ORIGINS)
-"""A read-only lab opens if at least so many migrations were applied. What the others add then counts as empty."""
+"""The least number of applied migrations with which a read-only lab opens. What later ones add then counts as empty."""

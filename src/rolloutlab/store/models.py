@@ -445,7 +445,7 @@ def parts_of(label: str) -> tuple[str, int | None] | None:
     return (match[1], int(match[2]) if match[2] else None) if match else None
 
 
-def dumped(items: Sequence[Wire]) -> str:
+def dump_items(items: Sequence[Wire]) -> str:
     """Messages and choices as a JSON array."""
     return "[" + ",".join(item.to_json() for item in items) + "]"
 

@@ -9,13 +9,14 @@ from rolloutlab.store.sqlite import Database
 
 @dataclass(frozen=True)
 class Origin:
-    """What a model was made for.
+    """What a model was made from, and for.
 
     Attributes:
-        made_from: The checkpoint that it began at, such as `lab/practice@2`; None for a new model.
-        sweep: The name of the sweep, or of the loop with several seeds, that it belongs to; None if it belongs to none.
-        settings: The settings in which it differs from the other models of the sweep.
-        seed: Its number among the seeds of the same settings; None if there is none.
+        made_from: The checkpoint that the model began at, such as `lab/practice@2`; None for a new model.
+        sweep: The name of the sweep, or of the loop with several seeds, that the model belongs to; None if there is
+            none.
+        settings: The settings in which the model differs from the other models of the sweep.
+        seed: The number of the model among the seeds of the same settings; None if there is none.
     """
 
     made_from: str | None = None
@@ -46,7 +47,7 @@ class Origins:
             self.set(service, model, Origin(checkpoint))
 
     def all(self) -> dict[tuple[str, str], Origin]:
-        """Every origin that is known, by service and model."""
+        """Read every known origin, by service and model."""
         if not self._database.has_table("origins"):  # a read-only lab of an earlier version
             return {}
         rows = self._database.read("SELECT * FROM origins")

@@ -11,7 +11,8 @@ from rolloutlab.store.sqlite import Database
 
 ModelStep = tuple[str, int | None]
 """A model, and the number of its checkpoint if known."""
-# The mean of rewards near the end of floats would be infinite; a power of two takes nothing from the digits.
+# Rewards are divided by 1024 before their mean: the sum of rewards near the largest float would be infinite. A power
+# of two changes no digits.
 _OF_EACH_GROUP = """
     SELECT g.collection_id, count(t.group_id), count(t.reward), avg(t.reward / 1024.0) * 1024, min(t.reward),
         max(t.reward), max(t.reward IS NOT NULL AND coalesce(o.tokens GLOB '*[1-9]*', 1))
@@ -37,10 +38,16 @@ _CHECKPOINTS = """
 
 @dataclass(frozen=True)
 class CollectionResult:
-    """What came of a generation. Groups whose rewards differ train; of the others some all pass, and some all fail.
+    """The outcome of a generation.
 
-    n: completions of its largest group. model, step: the checkpoint that sampled it; of several the one of the largest
-    step, and of equal ones that which sampled last. others: how many other checkpoints sampled answers of it.
+    n: completions of the largest group.
+    scored: answers with a reward.
+    trains: groups whose rewards differ, and that have tokens to train on.
+    all_pass, all_fail: groups whose rewards are equal, all passes or all failures.
+    cut_off: answers that the token limit cut off.
+    model, step: the checkpoint that sampled the generation. Of several it is the one with the largest step, and of
+        equal steps the one that sampled last.
+    others: the number of other checkpoints that sampled answers.
     """
 
     groups: int
@@ -63,27 +70,29 @@ class CollectionResult:
 
 
 class CollectionResults:
-    """Results of all collections of a lab; three queries that read no conversation."""
+    """The results of all collections of a lab. Three queries compute them, which read no conversation."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def by_id(self) -> dict[int, CollectionResult]:
-        """The result of each collection that has groups, by its id."""
+        """Compute the result of each collection that has groups, by its id."""
         cut_off = dict(map(tuple, self._database.read(_CUT_OFF)))
         sampled = self._checkpoints(None)
         rows = map(tuple, self._database.read(_OF_EACH_GROUP))
         return {
-            number: _result([_GroupResult(*row[1:]) for row in groups], cut_off.get(number, 0), sampled.get(number, ()))
+            number: _make_result(
+                [_GroupResult(*row[1:]) for row in groups], cut_off.get(number, 0), sampled.get(number, ())
+            )
             for number, groups in groupby(rows, key=lambda row: row[0])
         }
 
     def checkpoints(self, collection: int) -> Sequence[ModelStep]:
-        """The checkpoints that sampled a collection, as far as is known, the newest first."""
+        """List the checkpoints that sampled a collection, as far as is known, the newest first."""
         return self._checkpoints(collection).get(collection, ())
 
     def _checkpoints(self, collection: int | None) -> dict[int, Sequence[ModelStep]]:
-        """The checkpoints that sampled one collection or each one."""
+        """Find the checkpoints that sampled a collection, by its id. collection: None for each one."""
         rows = map(tuple, self._database.read(_CHECKPOINTS, collection))
         return {
             number: [(model, step) for _, model, step in some] for number, some in groupby(rows, key=lambda row: row[0])
@@ -105,12 +114,12 @@ class _GroupResult(NamedTuple):
         return self.low is not None and self.high is not None and rewards_differ(self.low, self.high)
 
 
-def _result(groups: Sequence[_GroupResult], cut_off: int, sampled: Sequence[ModelStep]) -> CollectionResult:
+def _make_result(groups: Sequence[_GroupResult], cut_off: int, sampled: Sequence[ModelStep]) -> CollectionResult:
     scored = [group for group in groups if group.scored]
     answers = sum(group.scored for group in scored)
     means = [group.mean for group in scored if group.mean is not None]
     mean = math.fsum(m * (group.scored / answers) for m, group in zip(means, scored, strict=True)) if scored else None
-    reasons = list(_equal(scored))
+    reasons = list(_reasons_of_equal(scored))
     model, step = sampled[0] if sampled else ("", None)
     return CollectionResult(
         groups=len(groups),
@@ -128,8 +137,8 @@ def _result(groups: Sequence[_GroupResult], cut_off: int, sampled: Sequence[Mode
     )
 
 
-def _equal(scored: Sequence[_GroupResult]) -> Iterable[Reason]:
-    """Why groups of equal rewards do not train."""
+def _reasons_of_equal(scored: Sequence[_GroupResult]) -> Iterable[Reason]:
+    """Return why groups with equal rewards do not train, a reason for each."""
     lows, highs = [g.low for g in scored if g.low is not None], [g.high for g in scored if g.high is not None]
     if not lows:
         return

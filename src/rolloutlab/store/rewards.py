@@ -52,7 +52,7 @@ CLEARED = "cleared"
 """The note of an edit that removes a reward; the database requires a note on such an edit."""
 
 Listener = Callable[[Set[int]], None]
-"""Called with the ids of trajectories whose rewards have changed."""
+"""A method that is called with the ids of trajectories whose rewards have changed."""
 
 
 class Rewards:
@@ -122,7 +122,7 @@ class Rewards:
         return edits
 
     def is_changed_since(self, collection: StoredCollection, at: str) -> bool:
-        """Whether any reward of a collection was given or cleared after a time, as of `now()`."""
+        """Return whether any reward of a collection was given or cleared after a time, as of `now()`."""
         sql = """
             SELECT 1 FROM groups g JOIN trajectories t ON t.group_id = g.id JOIN edits e ON e.trajectory_id = t.id
             WHERE g.collection_id = ? AND e.at > ? LIMIT 1
@@ -130,7 +130,7 @@ class Rewards:
         return bool(self._database.read(sql, collection.id, at))
 
     def undoable(self, collection: StoredCollection) -> int | None:
-        """The newest change of a collection that is not undone yet; None if there is none."""
+        """Find the newest change of a collection that is not undone yet; None if there is none."""
         rows = self._database.read(_UNDOABLE, collection.id)
         return rows[0]["change"] if rows else None
 
@@ -149,7 +149,7 @@ class Rewards:
         return Undoable(*self._database.read(sql, change, json.dumps(ids))[0])
 
     def undo(self, *collections: StoredCollection) -> list[Edit]:
-        """Undo the newest change of some collections that is not undone yet, as a new change.
+        """Undo the newest change of these collections that is not undone yet, as a new change.
 
         Returns:
             An edit for each trajectory; its reward is None if the trajectory had none before the change. Empty if there
@@ -178,15 +178,15 @@ class Rewards:
         return edits[::-1]
 
     def newest_edit(self) -> int:
-        """The number of the newest edit of any reward in the lab; 0 before the first."""
+        """Return the number of the newest edit of any reward in the lab; 0 before the first."""
         return int(self._database.read("SELECT coalesce(max(id), 0) FROM edits")[0][0])
 
     def edited_since(self, edit: int) -> set[int]:
-        """The ids of trajectories whose reward was edited after the edit of that number."""
+        """Find the trajectories whose reward was edited after an edit; return their ids. edit: its number."""
         return {row[0] for row in self._database.read("SELECT trajectory_id FROM edits WHERE id > ?", edit)}
 
     def before_hand(self, ids: Iterable[int]) -> dict[int, float]:
-        """The last reward that was not given by hand, by trajectory, for those whose reward was given by hand since."""
+        """Find the last reward before the edits by hand, of those trajectories whose reward was given by hand."""
         rows = self._database.read(
             "SELECT trajectory_id, change, undoes, old, old_source FROM edits"
             " WHERE trajectory_id IN (SELECT value FROM json_each(?)) ORDER BY trajectory_id, id DESC",
@@ -195,21 +195,21 @@ class Rewards:
         edits: dict[int, list[Row]] = {}
         for row in rows:
             edits.setdefault(row["trajectory_id"], []).append(row)
-        former = {row_id: _before_hand(newest_first) for row_id, newest_first in edits.items()}
+        former = {row_id: _find_before_hand(newest_first) for row_id, newest_first in edits.items()}
         return {row_id: reward for row_id, reward in former.items() if reward is not None}
 
     def history(self, trajectory: TrajectoryKey) -> list[Edit]:
-        """Every change of a trajectory's reward, oldest first."""
+        """List every change of a trajectory's reward, oldest first."""
         rows = self._database.read("SELECT * FROM edits WHERE trajectory_id = ? ORDER BY id", trajectory.id)
         return [_edit(trajectory.name, row) for row in rows]
 
     def history_of(self, collection: StoredCollection) -> list[Edit]:
-        """Every change of every reward of a collection, newest change first."""
+        """List every change of every reward of a collection, newest change first."""
         rows = self._database.read(f"{_EDITS} ORDER BY change DESC, place, seat, e.id", collection.id)
         return [_edit(_name(collection, row), row) for row in rows]
 
     def newest(self, collection: StoredCollection) -> tuple[str | None, set[int]]:
-        """Source and group positions of the change that `undo` would revert."""
+        """Find the source and the group positions of the change that `undo` would revert."""
         sql = """
             SELECT DISTINCT e.source, g.position FROM edits e
             JOIN trajectories t ON t.id = e.trajectory_id JOIN groups g ON g.id = t.group_id
@@ -219,12 +219,12 @@ class Rewards:
         return (rows[0]["source"] if rows else None), {row["position"] for row in rows}
 
     def by_hand(self, collection: StoredCollection) -> int:
-        """How many rewards of a collection were last given by hand."""
+        """Count the rewards of a collection that were last given by hand."""
         sql = "SELECT count(*) FROM trajectories t JOIN groups g ON g.id = t.group_id WHERE g.collection_id = ?"
         return int(self._database.read(f"{sql} AND t.source = 'hand'", collection.id)[0][0])
 
     def notify(self, log: "RewardLog") -> None:
-        """Notify the listeners. There is no lock, because an interrupt between two instructions would leave it held."""
+        """Notify the listeners. There is no lock, because an interrupt between two instructions could leave it held."""
         if log.edited:
             for listener in list(self._listeners.values()):
                 if call := listener():
@@ -232,18 +232,18 @@ class Rewards:
 
 
 def finite(value: Any, name: str) -> float:
-    """A reward as a float; RewardError if it is no finite number. name: the trajectory, for the error."""
+    """Convert a reward to a float; raise RewardError if it is no finite number. name: the trajectory, for the error."""
     try:
-        plain = value.item() if hasattr(value, "item") else value  # NumPy's bool is no Real
+        plain = value.item() if hasattr(value, "item") else value  # a bool of NumPy is not a `Real`
         if isinstance(plain, Real | Decimal) and math.isfinite(reward := float(plain)):
             return reward
-    except Exception:  # noqa: BLE001 - its own methods raise: it is larger than a float, or an array of several
+    except Exception:  # noqa: BLE001 - a method of the value raised: it is too large for a float, or a larger array
         pass
-    raise RewardError(f"the reward of {name} is {_shown(value)}, which is no finite number", hint="return a number")
+    raise RewardError(f"the reward of {name} is {_show(value)}, which is no finite number", hint="return a number")
 
 
 def total(components: Iterable[float], name: str) -> float:
-    """The sum of components; RewardError if it is no finite number. name: the trajectory, for the error."""
+    """Add up components; raise RewardError if the sum is no finite number. name: the trajectory, for the error."""
     try:
         return finite(math.fsum(components), name)
     except OverflowError:
@@ -251,11 +251,11 @@ def total(components: Iterable[float], name: str) -> float:
         raise RewardError(message, hint="return smaller numbers") from None
 
 
-def _shown(value: Any) -> str:
-    """The repr of a value, or its type if that fails."""
+def _show(value: Any) -> str:
+    """Return the repr of a value, or its type if that fails."""
     try:
         return repr(value)
-    except Exception:  # noqa: BLE001 - its own method raises, or it is an integer of too many digits
+    except Exception:  # noqa: BLE001 - its `__repr__` raises, or it is an integer with too many digits
         return f"a value of type {type(value).__name__}"
 
 
@@ -299,26 +299,26 @@ class RewardLog:
 
         - it was given after the change `since`;
         - it was given by hand, and `keep_hand` is True;
-        - it is the same, and `also_same` is False. With `also_same` an edit is written even so, so that the reward
+        - it is the same, and `also_same` is False. With `also_same` an edit is written nevertheless, so that the reward
           belongs to this change.
         """
         had: Row = self._connection.execute(_STATE, (score.trajectory.id,)).fetchone()
         parts = dict(score.components)
         same = had["reward"] == score.reward and json.loads(had["components"]) == parts
         same = same and (had["source"], had["note"]) == (self._source, score.note)
-        if self._kept(had, keep_hand) or (same and not also_same):
+        if self._is_kept(had, keep_hand) or (same and not also_same):
             return None
         self.write(score.trajectory.id, score.reward, json.dumps(parts), self._source, note=score.note)
         return had
 
     def clear(self, row_id: int, note: str, *, keep_hand: bool) -> bool:
-        """Remove a reward, with a note on the reason. False if the reward is kept, as in the cases of `give`."""
-        kept = self._kept(self._connection.execute(_STATE, (row_id,)).fetchone(), keep_hand)
+        """Remove a reward, with a note on the reason; return False if it is kept, in the first two cases of `give`."""
+        kept = self._is_kept(self._connection.execute(_STATE, (row_id,)).fetchone(), keep_hand)
         if not kept:
             self.write(row_id, None, "{}", None, note=note)
         return not kept
 
-    def _kept(self, had: Row, keep_hand: bool) -> bool:
+    def _is_kept(self, had: Row, keep_hand: bool) -> bool:
         later = had["reward"] is not None and (had["change"] or 0) > self._since
         return later or (keep_hand and had["source"] == "hand")
 
@@ -339,19 +339,19 @@ class RewardLog:
 
 
 def ids_there(connection: Connection, ids: Iterable[int]) -> set[int]:
-    """Those of these ids under which a trajectory is stored: one that goes on is stored under a new id."""
+    """Return the ids under which a trajectory is still stored: one that has gone on is stored under a new id."""
     sql = "SELECT id FROM trajectories WHERE id IN (SELECT value FROM json_each(?))"
     return {row[0] for row in connection.execute(sql, (json.dumps(list(ids)),))}
 
 
 def new_change(connection: Connection) -> int:
-    """The number of a new change: after those of all edits, and of all scorings, which may have no edit yet."""
+    """Return the number of a new change: after those of all edits and all scorings, which may have no edit yet."""
     sql = "SELECT max(coalesce((SELECT max(change) FROM edits), 0), coalesce((SELECT max(change) FROM scorings), 0))"
     return int(connection.execute(sql).fetchone()[0]) + 1
 
 
-def _before_hand(newest_first: Sequence[Row]) -> float | None:
-    """The reward of a function, judge, tool or environment before the edits by hand, ignoring undone edits."""
+def _find_before_hand(newest_first: Sequence[Row]) -> float | None:
+    """Find the reward of a function, judge, tool or environment before the edits by hand, ignoring undone edits."""
     undone = {row["undoes"] for row in newest_first}
     for row in newest_first:
         if row["undoes"] is None and row["change"] not in undone and row["old_source"] != "hand":
@@ -369,7 +369,7 @@ def _name(collection: StoredCollection, row: Row) -> str:
 
 
 def user() -> str:
-    """The user of this process, for the log."""
+    """Return the user of this process, for the log."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container may have no user database

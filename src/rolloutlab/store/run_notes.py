@@ -1,4 +1,4 @@
-"""Notes and tags of runs, each kept with the first job of its run."""
+"""Notes and tags of runs. They are stored with the first job of the run."""
 
 import json
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ class RunNotes:
         self._database = database
 
     def by_job(self) -> dict[str, RunNote]:
-        """The notes by the ids of their jobs."""
+        """Read the notes, by the ids of their jobs."""
         if not self._database.has_table("run_notes"):  # a read-only lab of an earlier version
             return {}
         rows = self._database.read("SELECT job_id, note, tags FROM run_notes")
         return {row["job_id"]: RunNote(row["note"], _tags(row["tags"])) for row in rows}
 
-    # Each writes its own column: another kernel, or another cell, may have written the other one since it was read.
+    # Each method writes its own column, because another kernel may have written the other one since it was read.
 
     def write_note(self, job_id: str, text: str) -> None:
         """Replace the note of a job, and leave its tags."""
@@ -44,5 +44,5 @@ class RunNotes:
 
 
 def _tags(stored: str) -> tuple[str, ...]:
-    """The tags as text: earlier versions also stored numbers, empty tags and lone surrogates."""
+    """Read tags as texts. Earlier versions also stored numbers, empty tags and lone surrogates."""
     return tuple(tag for each in json.loads(stored) if (tag := replace_surrogates(str(each))).strip())

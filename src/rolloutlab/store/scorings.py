@@ -27,9 +27,13 @@ PAID = "judge-"
 
 @dataclass(frozen=True)
 class NewScoring:
-    """What scores a collection. source: `function` or `judge`. names: of the functions. code: their source text.
+    """What scores a collection.
 
-    style: the library whose signature they have, or empty.
+    source: `function` or `judge`.
+    names: the names of the functions.
+    code: their source text, or the rubric of the judge.
+    options: the options of the scoring.
+    style: the library whose signature the functions have, or empty.
     """
 
     source: str
@@ -41,7 +45,11 @@ class NewScoring:
 
 @dataclass(frozen=True)
 class StoredScoring(NewScoring):
-    """A stored scoring. change: the number that its edits share. resumes: the change of the first that it continues."""
+    """A stored scoring.
+
+    change: the number that its edits share. resumes: the change of the scoring that it resumes; None if it is no
+    resume. A resume of a resume has the change of the first scoring.
+    """
 
     change: int = 0
     at: str = ""
@@ -57,7 +65,10 @@ class StoredScoring(NewScoring):
 
 @dataclass(frozen=True)
 class Failure:
-    """A trajectory that a reward function failed on: the type of the error, its message, and the line that raised."""
+    """A trajectory that a reward function failed on.
+
+    error, message: the type and the message of the error. line: the line that raised it. at: the time.
+    """
 
     trajectory: Ref
     function: str
@@ -68,7 +79,7 @@ class Failure:
 
     @property
     def summary(self) -> str:
-        """Type and message."""
+        """The type and the message of the error."""
         return _summary(self.error, self.message)
 
 
@@ -95,7 +106,7 @@ class Scorings:
         self._rewards = rewards
 
     def begin(self, collection: StoredCollection, new: NewScoring, resumes: int | None = None) -> int:
-        """Store a new scoring and return the number of its change. resumes: `first` of what it continues."""
+        """Store a new scoring and return the number of its change. resumes: `first` of the scoring that it resumes."""
 
         def change(connection: sqlite3.Connection) -> int:
             number = new_change(connection)
@@ -122,8 +133,8 @@ class Scorings:
     ) -> None:
         """Store outcomes of a scoring in one transaction. Trajectories that failed lose their reward.
 
-        A score that equals the old one is an edit too. Else undo would not revert the scoring, but an earlier change.
-        Outcomes of a trajectory that has gone on since it was read are left out: its new state has no reward yet.
+        A score that equals the old one is an edit too. Otherwise undo would not revert the scoring, but an earlier
+        change. Outcomes of a trajectory that has gone on since it was read are left out: its new state has no reward.
 
         Args:
             change: The number of the scoring.
@@ -163,7 +174,7 @@ class Scorings:
         self._rewards.notify(self._database.change(write))
 
     def settled(self, collection: StoredCollection, first: int, hand_since: int | None) -> set[int]:
-        """Ids of trajectories that a resume of the scoring `first` leaves as they are.
+        """Find the trajectories that a resume of the scoring `first` leaves as they are; return their ids.
 
         They have a reward: from that scoring, from another resume of it, or by hand after the change `hand_since`.
         """
@@ -175,25 +186,31 @@ class Scorings:
         return {row[0] for row in self._database.read(sql, collection.id, first, hand_since)}
 
     def last(self, collection: StoredCollection) -> StoredScoring | None:
-        """The newest scoring of a collection that is not undone."""
+        """Find the newest scoring of a collection that is not undone."""
         return next((scoring for scoring in self.history(collection) if not scoring.undone), None)
 
     def history(self, collection: StoredCollection) -> list[StoredScoring]:
-        """Every scoring of a collection, newest first."""
+        """List every scoring of a collection, newest first."""
         sql = f"SELECT s.*, {_UNDONE} AS undone FROM scorings s WHERE collection_id = ? ORDER BY id DESC"
-        return [_scoring(row) for row in self._database.read(sql, collection.id)]
+        return [_read_scoring(row) for row in self._database.read(sql, collection.id)]
 
     def failures(self, collection: StoredCollection, position: int | None = None) -> list[Failure]:
-        """The trajectories that have no reward because a function failed, in order. position: only of this group."""
+        """List the trajectories that have no reward because a function failed, in order.
+
+        position: the position of the only group to look at.
+        """
         sql = (
             f"SELECT o.*, g.position AS place, t.position AS seat FROM {_OUTCOMES} WHERE g.collection_id = ?1"
             f" AND (?2 IS NULL OR g.position = ?2) AND {FAILED} ORDER BY g.position, t.position"
         )
         rows = self._database.read(sql, collection.id, position)
-        return [_failure(collection, row) for row in rows]
+        return [_read_failure(collection, row) for row in rows]
 
     def failed(self, collection: StoredCollection, position: int | None = None) -> dict[str, int]:
-        """How many trajectories failed, by type of error, most frequent first. position: only of this group."""
+        """Count the trajectories that failed, by type of error, most frequent first.
+
+        position: the position of the only group to look at.
+        """
         sql = (
             f"SELECT o.error, count(*) FROM {_OUTCOMES} WHERE g.collection_id = ?1"
             f" AND (?2 IS NULL OR g.position = ?2) AND {FAILED} GROUP BY 1 ORDER BY 2 DESC, 1"
@@ -201,7 +218,7 @@ class Scorings:
         return {row[0]: row[1] for row in self._database.read(sql, collection.id, position)}
 
     def errors(self, ids: Iterable[int]) -> dict[int, FailureNote]:
-        """The errors of those trajectories that failed."""
+        """Read the errors of those trajectories that failed, by id."""
         sql = (
             "SELECT t.id, o.function, o.error, o.message, o.line FROM trajectories t CROSS JOIN reward_outcomes o"
             f" ON o.trajectory_id = t.id WHERE t.id IN (SELECT value FROM json_each(?)) AND {FAILED}"
@@ -212,7 +229,7 @@ class Scorings:
         return {row["id"]: FailureNote(*note) for row, *note in zip(rows, summaries, places, strict=True)}
 
     def unreached(self, collection: StoredCollection) -> int:
-        """The number of trajectories that the newest scoring did not reach, and that have an older reward."""
+        """Count the trajectories that the newest scoring did not reach, and that have an older reward."""
         last = self.last(collection)
         if last is None or last.source != "function":
             return 0
@@ -223,7 +240,7 @@ class Scorings:
         return int(self._database.read(sql, collection.id, last.first)[0][0])
 
     def weights_of(self, component: str, collection: StoredCollection) -> dict[int, float]:
-        """The weight of a component in each reward that functions gave, by the id of the trajectory."""
+        """Read the weight of a component in each reward that functions gave, by the id of the trajectory."""
         if not any(scoring.source == "function" for scoring in self.history(collection)):
             return {}
         weight = "SELECT value FROM json_each(s.options, '$.weights') WHERE key = ?2"
@@ -234,16 +251,16 @@ class Scorings:
         return {row[0]: row[1] for row in self._database.read(sql, collection.id, component)}
 
     def columns(self, collection: StoredCollection) -> list[str]:
-        """The columns of the rows of a collection."""
+        """List the columns of the rows of a collection."""
         sql = "SELECT DISTINCT j.key FROM groups g, json_each(g.row) j WHERE g.collection_id = ?"
         return [row[0] for row in self._database.read(sql, collection.id)]
 
     def is_remembered(self, fingerprint: str) -> bool:
-        """Whether results of a function are stored; cheap."""
+        """Return whether results of a function are stored. This is fast."""
         return bool(self._database.read("SELECT 1 FROM reward_functions WHERE fingerprint = ?", fingerprint))
 
     def remembered(self, fingerprint: str, ids: Iterable[int]) -> dict[int, Any]:
-        """The stored results of a function, by trajectory."""
+        """Read the stored results of a function, by the id of the trajectory."""
         sql = (
             "SELECT r.trajectory_id, r.result FROM reward_functions f JOIN reward_results r ON r.function_id = f.id"
             " WHERE f.fingerprint = ? AND r.trajectory_id IN (SELECT value FROM json_each(?))"
@@ -256,7 +273,7 @@ class Scorings:
             self._database.change(partial(_remember, results=results))
 
     def forget_results(self, fingerprint: str, ids: Iterable[int] | None = None) -> None:
-        """Delete the results of a function, or those of some trajectories."""
+        """Delete the results of a function. ids: the trajectories whose results are deleted; by default all."""
         if not self.is_remembered(fingerprint):
             return
         if ids is None:
@@ -293,7 +310,7 @@ def _remember(connection: sqlite3.Connection, results: Sequence[RewardResult]) -
     )
 
 
-def _scoring(row: Row) -> StoredScoring:
+def _read_scoring(row: Row) -> StoredScoring:
     names, options = json.loads(row["names"]), json.loads(row["options"])
     values = row["source"], names, row["code"], options, row["style"], row["change"], row["at"], row["who"]
     return StoredScoring(*values, bool(row["undone"]), row["resumes"])
@@ -303,6 +320,6 @@ def _summary(error: str, message: str | None) -> str:
     return f"{error}: {message}" if message else error
 
 
-def _failure(collection: StoredCollection, row: Row) -> Failure:
+def _read_failure(collection: StoredCollection, row: Row) -> Failure:
     ref = Ref(row["trajectory_id"], f"{collection.label}/{row['place']}/{row['seat']}")
     return Failure(ref, row["function"] or "", row["error"], row["message"] or "", row["line"] or "", row["at"] or "")

@@ -37,12 +37,12 @@ class Spending:
         self._database = database
 
     def set_aside(self, account: Account, entry: int | None, least: Amount, most: Amount) -> tuple[int | None, Amount]:
-        """Add `most` to an entry, or as much of it as the limit leaves. If that is below `least`, add nothing.
+        """Add `most` to an entry, or as much of it as the limit allows. If that is below `least`, add nothing.
 
-        entry: None begins a new entry.
+        entry: the id of the entry; None begins a new one.
 
         Returns:
-            The entry, and the amount that was added.
+            The id of the entry, and the amount that was added.
         """
 
         def add(connection: Connection) -> tuple[int | None, Amount]:
@@ -63,7 +63,10 @@ class Spending:
         return self._database.change(add)
 
     def settle(self, entry: int, amount: Amount, tokens: Tokens, collection: StoredCollection | None = None) -> None:
-        """Set an entry to what its calls have cost, and their tokens. collection: what they were for, once known."""
+        """Set an entry to what its calls have cost, and to their tokens.
+
+        collection: the collection that the calls were for, once it is known.
+        """
         sql = (
             "UPDATE spending SET amount = ?, prompt_tokens = ?, completion_tokens = ?, trained_tokens = ?,"
             " collection_id = coalesce(?, collection_id) WHERE id = ?"
@@ -71,26 +74,26 @@ class Spending:
         self._database.execute(sql, amount, *tokens, collection.id if collection else None, entry)
 
     def at(self, service: str) -> Amount:
-        """All that the lab has spent at a service."""
+        """Add up what the lab has spent at a service, with what is set aside."""
         return int(self._database.read(_SPENT, service)[0][0])
 
     def of(self, collection: StoredCollection) -> Amount:
-        """What sampling and judging a collection have cost, by the prices at that time."""
+        """Add up what sampling and judging a collection have cost, by the prices at that time."""
         sql = "SELECT coalesce(sum(amount), 0) FROM spending WHERE collection_id = ?"
         return int(self._database.read(sql, collection.id)[0][0])
 
     def of_each(self) -> Mapping[int, Amount]:
-        """By the id of a collection, what sampling and judging it have cost, by the prices at that time."""
+        """Add up what sampling and judging each collection have cost, by the prices at that time."""
         sql = "SELECT collection_id, sum(amount) FROM spending WHERE collection_id IS NOT NULL GROUP BY collection_id"
         return {row[0]: row[1] for row in self._database.read(sql)}
 
     def trained(self) -> Sequence[tuple[str, str, Amount]]:
-        """What each training job has cost, oldest first: when it was paid, its model, and the amount."""
+        """List what training jobs have cost, oldest first: the time of the payment, the model, and the amount."""
         sql = "SELECT at, model, amount FROM spending WHERE purpose = ? AND amount > 0 ORDER BY id"
         return [tuple(row) for row in self._database.read(sql, TRAINING)]
 
     def sampled(self) -> Mapping[int, Amount]:
-        """By the id of a collection, what sampling it has cost, by the prices at that time.
+        """Add up what sampling each collection has cost, by the prices at that time.
 
         With a budget, a request whose usage was not reported counts as its worst case.
         """
@@ -101,7 +104,7 @@ class Spending:
         return {row[0]: row[1] for row in self._database.read(sql, SAMPLING)}
 
     def judged(self) -> Mapping[int, Mapping[str, Tokens]]:
-        """By the id of a collection, the tokens of each model that has judged it."""
+        """Add up the tokens of each model that has judged a collection, by the id of the collection."""
         sql = """
             SELECT collection_id, model, sum(prompt_tokens), sum(completion_tokens) FROM spending
             WHERE purpose = ? AND collection_id IS NOT NULL GROUP BY collection_id, model

@@ -31,9 +31,9 @@ T = TypeVar("T")
 Row = sqlite3.Row
 _TIMEOUT = 30.0
 _OUTSIDE = (sqlite3.DatabaseError, sqlite3.OperationalError)
-"""Errors of the disk or of other processes: full, locked, read-only, damaged. Their subclasses are bugs."""
+"""Errors of the disk or of other processes: full, locked, read-only, damaged. An error of a subclass is a bug."""
 _VAGUE = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL)
-"""Errors that a full disk may be the reason of."""
+"""Errors whose reason may be a full disk."""
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _CHECK_HINT = "%service check says what is damaged, and what to do"
 
@@ -43,9 +43,11 @@ class Database:
 
     Calls of the main thread run in a worker thread, where an interrupt cannot cut them.
 
-    migrations: SQL scripts; `PRAGMA user_version` counts those applied, the rest run on opening. readable_from: a
-    read-only file opens if at least so many were applied; None stands for all. `read_only`: whether the file or its
-    folder cannot be written.
+    Args:
+        path: The file.
+        migrations: SQL scripts. `PRAGMA user_version` counts those applied; the others run when the file is opened.
+        durable: Whether a write is on the disk before it returns.
+        readable_from: The least number of applied migrations with which a read-only file opens; None for all.
 
     Raises:
         LabError: the file cannot be opened, is not a database, or was written by a newer version.
@@ -67,11 +69,11 @@ class Database:
             warnings.warn(f"{path} is on a file system without WAL: using journal mode {mode}", stacklevel=3)
 
     def has_table(self, name: str) -> bool:
-        """Whether there is such a table: a read-only file of an earlier version lacks what was added later."""
+        """Return whether there is a table: a read-only file of an earlier version lacks those that came later."""
         return bool(self.read("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", name))
 
     def read(self, sql: str, *values: Any) -> list[Row]:
-        """The rows of a query; LabError if the file cannot be read."""
+        """Run a query and return its rows; raise LabError if the file cannot be read."""
         return self._do(lambda _: self._read(sql, values))
 
     def change(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -107,18 +109,18 @@ class Database:
         return self._here().between(partial(self._begin_moment, moment), work, partial(self._end_moment, moment))
 
     def execute(self, sql: str, *values: Any) -> None:
-        """A `change` of one statement."""
+        """Execute one statement as `change` does."""
         self.change(lambda connection: connection.execute(sql, values))
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """As `change`, for a block; not for the main thread, which an interrupt can reach.
+        """Run a block in a write transaction, as `change` does. Not for the main thread, which an interrupt can reach.
 
         Raises:
             LabError: the file cannot be written. RuntimeError: while `at_one_moment` lasts, in this thread or another.
         """
         self.check_writable()
-        with self._lock, self._translated("written"):
+        with self._lock, self._translate_errors("written"):
             if self._moment:
                 raise RuntimeError(f"{self.path} is read at one moment here: what is written now would be undone")
             if self._connection.in_transaction:
@@ -136,7 +138,7 @@ class Database:
                     self._connection.execute("ROLLBACK")
 
     @contextmanager
-    def _translated(self, action: str) -> Iterator[None]:
+    def _translate_errors(self, action: str) -> Iterator[None]:
         try:
             yield
         except sqlite3.DatabaseError as error:
@@ -144,7 +146,7 @@ class Database:
                 raise
             self._check_there()
             if not any_left():
-                raise self._short(action) from error
+                raise self._shortage_error(action) from error
             if self._is_full(error):
                 raise LabError(f"{self.path} cannot be {action}: the disk is full", hint=TO_HAVE_SPACE) from error
             hint = _CHECK_HINT if _is_damage(error) else None
@@ -157,7 +159,7 @@ class Database:
             is_full(error) or code == sqlite3.SQLITE_FULL or (code & 0xFF in _VAGUE and not has_space(self.path.parent))
         )
 
-    def _short(self, action: str) -> LabError:
+    def _shortage_error(self, action: str) -> LabError:
         return LabError(f"{self.path} cannot be {action}: {NONE_LEFT}", hint=TO_HAVE_MORE)
 
     @property
@@ -168,13 +170,13 @@ class Database:
         return self._read_only
 
     def check_writable(self) -> None:
-        """LabError if the file is read-only."""
+        """Raise LabError if the file is read-only."""
         if self.read_only:
             folder = self.path.parent
             raise LabError(f"{folder} is read-only: nothing can be stored in it", hint=to_copy(folder))
 
     def changes(self) -> tuple[int, int]:
-        """A version that changes with every write of any process; cheap."""
+        """Return a version that changes with every write of any process. This is fast."""
         return self._do(lambda _: self._changes())
 
     def close(self) -> None:
@@ -190,14 +192,14 @@ class Database:
         return here.do(work)
 
     def _here(self) -> Uninterrupted:
-        """The worker thread of this process; after a fork, a new one with a new connection."""
+        """Return the worker thread of this process; after a fork, make a new one with a new connection."""
         if self._process != os.getpid():
             keep_for_ever(self._connection)  # closing it here would close the parent's journal
             self._begin()
         return self._uninterrupted
 
     def _begin_moment(self, moment: object) -> None:
-        with self._lock, self._translated("read"):
+        with self._lock, self._translate_errors("read"):
             if self._moment:  # left by an interrupted caller
                 self._end_moment(self._moment)
             self._connection.execute("BEGIN")
@@ -211,7 +213,7 @@ class Database:
                     self._connection.execute("ROLLBACK")
 
     def _begin(self) -> str:
-        """Create lock, thread and connection, none of which survive a fork; returns the journal mode."""
+        """Create lock, thread and connection, none of which survive a fork; return the journal mode."""
         self._lock = threading.RLock()
         self._moment = self._writer = None
         self._uninterrupted = Uninterrupted(f"rolloutlab-{self.path.stem}")
@@ -221,13 +223,13 @@ class Database:
         return mode
 
     def _check_there(self) -> None:
-        """LabError if the path names another file now: writes to an unlinked file would be lost."""
+        """Raise LabError if the path names another file now: writes to an unlinked file would be lost."""
         if self._file and _file_at(self.path) != self._file:
             message = f"{self.path} was deleted or replaced while it was open; nothing more is written to it"
             raise LabError(message, hint="put it back, or restart the kernel to use the file that is there now")
 
     def _open(self) -> str:
-        """Open the file and migrate it; returns the journal mode."""
+        """Open the file and migrate it; return the journal mode."""
         try:
             own(self.path.parent)
             self._read_only = is_read_only(self.path)
@@ -241,7 +243,7 @@ class Database:
                 self._migrate()
         except (OSError, sqlite3.Error) as error:
             if not any_left():
-                raise self._short("opened") from error
+                raise self._shortage_error("opened") from error
             if self._is_full(error):
                 raise LabError(f"{self.path} cannot be opened: the disk is full", hint=TO_HAVE_SPACE) from error
             hint = _CHECK_HINT if _is_damage(error) else "set ROLLOUTLAB_HOME to a folder you can write to"
@@ -259,7 +261,7 @@ class Database:
                 before.close()
 
     def _read(self, sql: str, values: Sequence[Any]) -> list[Row]:
-        with self._lock, self._translated("read"):
+        with self._lock, self._translate_errors("read"):
             if self._as_opened not in (None, _version(self.path)) and not self._connection.in_transaction:
                 self._open_again()  # the owner writes: an immutable connection would keep showing old data
             return self._connection.execute(sql, values).fetchall()
@@ -293,7 +295,7 @@ class Database:
     def _migrate(self) -> None:
         with self.write() as connection:
             for script in self._migrations[self._version() :]:
-                for statement in _statements(script):
+                for statement in _split_statements(script):
                     connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {len(self._migrations)}")
 
@@ -304,7 +306,7 @@ class Database:
         return version
 
     def _check_version(self) -> None:
-        """LabError if a read-only file needs a migration to be read."""
+        """Raise LabError if a read-only file needs a migration to be read."""
         if self._version() < self._readable_from:
             outdated = f"{self.path} was written by an older rolloutlab"
             message = f"{outdated}, and cannot be brought up to date: it is read-only"
@@ -312,13 +314,13 @@ class Database:
 
 
 def _is_damage(error: Exception) -> bool:
-    """Whether an error means a damaged file; sqlite3's own error for invalid UTF-8 has no code."""
+    """Whether an error means a damaged file. The error of sqlite3 itself about invalid UTF-8 has no code."""
     code = getattr(error, "sqlite_errorcode", None)
     return isinstance(error, sqlite3.DatabaseError) and (code is None or code & 0xFF in _DAMAGE)
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:
-    """Device and inode of a file; None if there is none, as for a database in memory."""
+    """Return the device and the inode of a file; None if there is none, as for a database in memory."""
     status = _status(path)
     return (status.st_dev, status.st_ino) if status else None
 
@@ -330,8 +332,8 @@ def _status(path: Path) -> os.stat_result | None:
         return None
 
 
-def _statements(script: str) -> Iterator[str]:
-    """The statements of a script; those of triggers contain semicolons."""
+def _split_statements(script: str) -> Iterator[str]:
+    """Split a script into its statements. Those of triggers contain semicolons."""
     statement = ""
     for piece in script.split(";"):
         statement += f"{piece};"
@@ -341,37 +343,37 @@ def _statements(script: str) -> Iterator[str]:
 
 
 def _holds(text: str, part: str) -> bool:
-    """SQL function `holds(text, part)`: case-insensitive containment; `part` is casefolded already."""
+    """Whether a text contains a part, ignoring case. It is the SQL function `holds`; `part` is casefolded already."""
     return part in text.casefold()
 
 
 def _version(path: Path) -> tuple[object, ...]:
-    """A version that changes when another process writes the file or opens it to write."""
-    return _state(path), _state(_journal(path))
+    """Return a version that changes when another process writes the file or opens it for writing."""
+    return _state_of(path), _state_of(_journal_of(path))
 
 
 def connect_read_only(path: Path, timeout: float) -> sqlite3.Connection:
-    """A read-only connection, to a file in another user's folder or on a read-only mount.
+    """Connect read-only to a file, which may be in another user's folder or on a read-only mount.
 
-    In WAL mode SQLite needs the files `-wal` and `-shm` even for reading (https://www.sqlite.org/wal.html#readonly). To
-    make them would disturb the owner. So a read-only file whose `-wal` is empty or missing is opened as immutable: this
-    needs neither. It is correct as long as no other process writes; `_version` detects when one does.
+    In WAL mode SQLite needs the files `-wal` and `-shm` even for reading (https://www.sqlite.org/wal.html#readonly).
+    Making them would disturb the owner. So a read-only file whose `-wal` is empty or missing is opened as immutable,
+    which needs neither. That is correct as long as no other process writes; `_version` detects when one does.
 
     Raises:
         LabError: the latest writes are in a journal that cannot be read. sqlite3.Error: it is not a database.
     """
-    newer = (_state(_journal(path)) or (0,))[-1]
+    newer = (_state_of(_journal_of(path)) or (0,))[-1]
     try:
-        return _opened(path, "mode=ro" if newer or not is_read_only(path) else "mode=ro&immutable=1", timeout)
+        return _open_and_read(path, "mode=ro" if newer or not is_read_only(path) else "mode=ro&immutable=1", timeout)
     except sqlite3.OperationalError as error:
         if not newer or error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
             raise
-        unreadable = f"{path} is read-only, and its latest writes are in {_journal(path).name}, which cannot be read"
+        unreadable = f"{path} is read-only, and its latest writes are in {_journal_of(path).name}, which cannot be read"
         raise LabError(unreadable, hint=to_copy(path.parent)) from error
 
 
-def _opened(path: Path, how: str, timeout: float) -> sqlite3.Connection:
-    """A connection after a first read, since SQLite opens files lazily."""
+def _open_and_read(path: Path, how: str, timeout: float) -> sqlite3.Connection:
+    """Open a connection and read once, because SQLite opens the file only then."""
     uri = f"file:{quote(str(path))}?{how}"
     connection = _connect(uri, timeout, uri=True)
     try:
@@ -386,11 +388,11 @@ def _connect(path: Path | str, timeout: float, uri: bool = False) -> sqlite3.Con
     return sqlite3.connect(path, uri=uri, check_same_thread=False, timeout=timeout, isolation_level=None)
 
 
-def _state(path: Path) -> tuple[int, ...] | None:
-    """Inode, mtime and size of a file; None if it does not exist."""
+def _state_of(path: Path) -> tuple[int, ...] | None:
+    """Return the inode, mtime and size of a file; None if it does not exist."""
     status = _status(path)
     return (status.st_ino, status.st_mtime_ns, status.st_size) if status else None
 
 
-def _journal(path: Path) -> Path:
+def _journal_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")

@@ -14,11 +14,12 @@ from typing import Self
 from rolloutlab.errors import ConflictError, InputError
 from rolloutlab.fsutil import Lock
 from rolloutlab.store.locks import let_go, lock_for_sampling
-from rolloutlab.store.models import Recorded, dumped, now
+from rolloutlab.store.models import Recorded, dump_items, now
 from rolloutlab.store.sqlite import Database
 from rolloutlab.store.trajectory_summaries import keep_outline
 
 _BATCH = 256
+"""Trajectories that are written in one transaction."""
 
 
 @dataclass
@@ -40,7 +41,11 @@ class _Collection:
 
 
 class Draft:
-    """A context manager; leaving it without `publish` deletes the draft. A dead process leaves it invisible."""
+    """Collections that are being written; a context manager.
+
+    Leaving it without `publish` deletes the draft. If the process dies, the draft stays invisible, and the next draft
+    deletes it.
+    """
 
     def __init__(
         self, database: Database, check_name: Callable[[str], None], keep_name: Callable[[str, int], None]
@@ -54,12 +59,12 @@ class Draft:
     def __enter__(self) -> Self:
         for row in self._database.read("SELECT DISTINCT name FROM collections WHERE name LIKE 'draft %'"):
             with suppress(ConflictError):  # its process is alive
-                lock = self._hold(row["name"])
+                lock = self._lock(row["name"])
                 try:
                     self._remove(row["name"])
                 finally:
                     let_go(lock)
-        self._held = self._hold(self._name)
+        self._held = self._lock(self._name)
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -79,7 +84,10 @@ class Draft:
             self._database.change(partial(self._add_all, batch))
 
     def publish(self) -> list[str]:
-        """Publish each collection as a new generation, with its recorded number if free; returns the labels."""
+        """Publish each collection as a new generation, with its recorded number if that is free; return the labels.
+
+        All collections are published in one transaction.
+        """
         labels: dict[int, str] = {}
 
         def show(connection: Connection) -> None:
@@ -97,7 +105,7 @@ class Draft:
             self._keep_name(label.partition(":")[0], number)
         return [labels[collection.id] for collection in self._collections.values()]
 
-    def _hold(self, name: str) -> Lock:
+    def _lock(self, name: str) -> Lock:
         number = uuid.UUID(name.removeprefix("draft ")).int
         return lock_for_sampling(self._database.path.parent / "drafts", number, name)
 
@@ -109,8 +117,8 @@ class Draft:
             self._add(connection, recorded)
 
     def _add(self, connection: Connection, new: Recorded) -> None:
-        collection = self._collection(connection, new)
-        group = self._group(connection, collection, new)
+        collection = self._find_or_add_collection(connection, new)
+        group = self._find_or_add_group(connection, collection, new)
         position = group.count if new.position is None else new.position
         group.count += 1
         given = [json.dumps(each) for each in (new.extra, new.sampling, new.components)]
@@ -119,14 +127,14 @@ class Draft:
             cursor = connection.execute(
                 "INSERT INTO trajectories (group_id, position, items, extra, sampling, components, model, step,"
                 " created_at, reward, source) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (group.id, position, dumped(new.items), *given, *values),
+                (group.id, position, dump_items(new.items), *given, *values),
             )
         except IntegrityError as error:
             name = f"{new.collection}/{group.position}/{position}"
             raise InputError(f"{new.place}: {name} is there twice", hint="keep one of them") from error
         keep_outline(connection, int(cursor.lastrowid or 0), new.items, new.extra)
 
-    def _collection(self, connection: Connection, new: Recorded) -> _Collection:
+    def _find_or_add_collection(self, connection: Connection, new: Recorded) -> _Collection:
         key = (new.collection, new.generation)
         if key not in self._collections:
             self._check_name(new.collection)
@@ -137,8 +145,8 @@ class Draft:
             self._collections[key] = _Collection(row_id)
         return self._collections[key]
 
-    def _group(self, connection: Connection, collection: _Collection, new: Recorded) -> _Group:
-        prompt, row = dumped(new.prompt), json.dumps(new.row, allow_nan=False)
+    def _find_or_add_group(self, connection: Connection, collection: _Collection, new: Recorded) -> _Group:
+        prompt, row = dump_items(new.prompt), json.dumps(new.row, allow_nan=False)
         shared = sha256(f"{prompt}{row}".encode()).digest()
         if new.group not in collection.groups:
             position = new.group if isinstance(new.group, int) else len(collection.groups)

@@ -10,14 +10,14 @@ from typing import NamedTuple
 from rolloutlab.objective.advantages import rewards_differ
 from rolloutlab.store.sqlite import Database
 
-# Completions of top-ups are left out, as in the means of a loop: they go only to groups that all failed or all passed.
+# Completions of top-ups are left out, as in the means of a loop: only groups that all failed or all passed have them.
 _OF_THESE = """
     FROM json_each(?) chosen JOIN collections c ON c.id = chosen.value
     CROSS JOIN groups g ON g.collection_id = c.id
     CROSS JOIN trajectories t INDEXED BY trajectories_without_items ON t.group_id = g.id AND t.pending = 0
         AND (json_type(c.plan, '$.topped_up') IS NULL OR t.position < json_extract(c.plan, '$.n'))
 """
-# Divided by a power of two, which takes no digits: the sum of rewards near the end of floats would be infinite.
+# Rewards are divided by 1024: the sum of rewards near the largest float would be infinite. It changes no digits.
 _GROUPS = f"""
     SELECT c.id, count(*), count(t.reward), sum(t.reward / 1024.0), min(t.reward), max(t.reward),
         sum(t.reward = 1), sum(o.finish_reason = 'length'),
@@ -26,7 +26,7 @@ _GROUPS = f"""
     {_OF_THESE} LEFT JOIN outlines o INDEXED BY outlines_without_text ON o.trajectory_id = t.id
     GROUP BY c.id, g.id ORDER BY c.id
 """
-# Labs of others may have names with half a character in them, and numbers that JSON has not: the rest is read.
+# A lab of another program may have names that are not UTF-8 and components that are not JSON: the rest is still read.
 _COMPONENTS = f"""
     SELECT c.id, CAST(part.key AS BLOB), avg(part.value / 1024.0) * 1024
     {_OF_THESE} AND t.reward IS NOT NULL AND t.components <> '{{}}' AND json_valid(t.components)
@@ -37,13 +37,13 @@ _COMPONENTS = f"""
 
 @dataclass(frozen=True)
 class StepNumbers:
-    """Numbers of one generation; None where it has none.
+    """Numbers of one generation; None for those that it does not have.
 
     Attributes:
-        groups: How many of its groups have rewards.
-        answers: How many answers it has.
-        scored: How many of them have a reward.
-        reward: Their mean.
+        groups: The number of groups with rewards.
+        answers: The number of answers.
+        scored: The number of answers with a reward.
+        reward: The mean reward.
         error: The standard error of the mean, from the means of the groups; None for fewer than two groups.
         pass_rate: The share of rewards of 1; None if some reward is larger.
         nothing: The share of groups with rewards that have nothing to learn, because their rewards are equal.
@@ -67,20 +67,20 @@ class StepNumbers:
 
 
 class GenerationNumbers:
-    """Numbers of generations; two queries that read no conversation."""
+    """The numbers of generations. Two queries compute them, which read no conversation."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def of(self, collections: Iterable[int]) -> dict[int, StepNumbers]:
-        """The numbers of these collections by their ids; those without answers are left out."""
+        """Compute the numbers of collections, by their ids. Collections without answers are left out."""
         chosen = json.dumps(list(collections))
         parts: dict[int, dict[str, float]] = {}
         for number, name, mean in self._database.read(_COMPONENTS, chosen):
             parts.setdefault(number, {})[name.decode(errors="replace")] = mean
         rows = [(row[0], _GroupNumbers(*tuple(row)[1:])) for row in self._database.read(_GROUPS, chosen)]
         return {
-            number: _numbers([group for _, group in groups], parts.get(number, {}))
+            number: _make_numbers([group for _, group in groups], parts.get(number, {}))
             for number, groups in groupby(rows, key=lambda row: row[0])
         }
 
@@ -97,7 +97,7 @@ class _GroupNumbers(NamedTuple):
     tokens: int | None
 
 
-def _numbers(groups: Sequence[_GroupNumbers], components: Mapping[str, float]) -> StepNumbers:
+def _make_numbers(groups: Sequence[_GroupNumbers], components: Mapping[str, float]) -> StepNumbers:
     answers, tokens = sum(group.answers for group in groups), sum(group.tokens or 0 for group in groups)
     scored = [group for group in groups if group.scored]
     rewards = sum(group.scored for group in scored)
@@ -123,7 +123,10 @@ def _differs(group: _GroupNumbers) -> bool:
 
 
 def _standard_error(groups: Sequence[_GroupNumbers], mean: float | None, rewards: int) -> float | None:
-    """Of a mean over groups of different sizes (Cochran 1977, section 6.4), as answers to one prompt are alike."""
+    """Compute the standard error of a mean over groups of different sizes (Cochran 1977, section 6.4).
+
+    The samples are groups and not answers, because answers to one prompt are alike.
+    """
     n = len(groups)
     if n < 2 or mean is None:
         return None

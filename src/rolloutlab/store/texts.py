@@ -5,14 +5,14 @@ from typing import Any
 
 
 def plain_text(content: Any) -> str:
-    """The text of a message's content, a string or a list of parts."""
+    """Return the text of a message's content, which is a text or a list of parts."""
     if isinstance(content, list):
         return "".join(_text_of(part) for part in content)
     return str(content or "")
 
 
 def shown_text(message: Mapping[str, Any]) -> str:
-    """What a reader sees of a message's content: a part that is not text is named; of audio, what was spoken."""
+    """Return what a reader sees of a message's content. Other parts than text are named; audio has its transcript."""
     content = message.get("content")
     if isinstance(content, list):
         return "".join(map(_shown_part, content))
@@ -20,7 +20,7 @@ def shown_text(message: Mapping[str, Any]) -> str:
 
 
 def last_user_text(messages: Iterable[Mapping[str, Any]]) -> str:
-    """The text of the last user message, if any."""
+    """Return the text of the last user message; "" if there is none."""
     users = [message for message in messages if message["role"] == "user"]
     return plain_text(users[-1].get("content")) if users else ""
 

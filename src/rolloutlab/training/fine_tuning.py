@@ -43,7 +43,7 @@ from rolloutlab.search.where import Where
 from rolloutlab.settings import Address
 from rolloutlab.store.jobs import SubmittedJobs
 from rolloutlab.store.lab import Lab
-from rolloutlab.store.models import SubmittedJob, dumped, now
+from rolloutlab.store.models import SubmittedJob, dump_items, now
 from rolloutlab.training.submission import record_and_send
 from rolloutlab.trajectories.collection import Collection, select
 from rolloutlab.trajectories.files import file_path, parquet
@@ -238,7 +238,7 @@ class FineTuning:
                     for history in trajectory.histories():
                         tools = [tool.to_wire() for tool in history.tools or ()]
                         rest = {"name": trajectory.name, **({"tools": tools} if tools else {})}
-                        items = f'{{"messages_and_choices":{dumped(history.messages_and_choices)},'
+                        items = f'{{"messages_and_choices":{dump_items(history.messages_and_choices)},'
                         yield _encode_line(items + json.dumps(rest)[1:], trajectory.name)
         for path in self.files:
             structs = is_parquet(path.name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rolloutlab.sampling.code_digest import changed_parts, is_part
 from rolloutlab.sampling.config import SamplingConfig
-from rolloutlab.store.models import Group, NewGroup, dumped
+from rolloutlab.store.models import Group, NewGroup, dump_items
 from rolloutlab.store.scorings import NewScoring
 
 SETTINGS = (
@@ -69,7 +69,7 @@ def measure(scoring: NewScoring | None, plan: SamplingConfig | None, groups: Seq
     rows = [json.dumps(dict(group.row), sort_keys=True) for group in groups]
     own = plan is not None and (plan.env or plan.program)
     turns = [[] if own else [group.prompt, *group.script] for group in groups]
-    prompts = [f"{row}{''.join(map(dumped, each))}" for row, each in zip(rows, turns, strict=True)]
+    prompts = [f"{row}{''.join(map(dump_items, each))}" for row, each in zip(rows, turns, strict=True)]
     return Measure(scoring, plan, digest_texts(rows), digest_texts(prompts))
 
 

@@ -19,7 +19,7 @@ from rolloutlab.objective.option_docs import SMALL_POLICY_RATE
 from rolloutlab.sampling.config import SamplingConfig
 from rolloutlab.sanitize import escape_control_chars
 from rolloutlab.settings import PACKAGED, Address
-from rolloutlab.store.agreement import Disagreement, disagreements
+from rolloutlab.store.agreement import Disagreement, find_disagreements
 from rolloutlab.training.default_model import PRACTICE, default_model
 
 _TIMEOUT = 3.0  # seconds for a service to report the newest checkpoint; without it the report only lacks the lag
@@ -487,4 +487,4 @@ class Models:
         settings = self._connector.settings
         if settings.service is not None:
             return []
-        return [each for each in disagreements(settings) if each.model == name.partition("@")[0]]
+        return [each for each in find_disagreements(settings) if each.model == name.partition("@")[0]]

@@ -10,7 +10,7 @@ from rolloutlab.errors import InputError, NotFoundError
 from rolloutlab.objective.advantages import mean_of
 from rolloutlab.objective.preflight import count
 from rolloutlab.sanitize import escape_control_chars
-from rolloutlab.store.models import Group, StoredTrajectory, TrajectorySummary, dumped
+from rolloutlab.store.models import Group, StoredTrajectory, TrajectorySummary, dump_items
 from rolloutlab.store.prompts import prompt_key
 from rolloutlab.trajectories.collection import Collection
 from rolloutlab.trajectories.intervals import anytime_interval, interval, near_normal, only_extremes
@@ -484,7 +484,7 @@ def pairs_of(
             lost += left_out
         else:
             rewards = tuple(olds[position] for position in both), tuple(news[position] for position in both)
-            prompt = prompt_key(dumped(new.prompt), new.row, place, after.stored.plan)
+            prompt = prompt_key(dump_items(new.prompt), new.row, place, after.stored.plan)
             name, text = old.name.rpartition("/")[2], new.trajectories[0].prompt
             seats = tuple((place, position) for position in both)
             pair = Pair(
@@ -497,7 +497,7 @@ def pairs_of(
                 seats=seats,
                 row=new.row,
             )
-            key = (prompt, *map(dumped, new.script))
+            key = (prompt, *map(dump_items, new.script))
             pairs[key] = _pool(pairs[key], pair) if key in pairs else pair
     listed = list(pairs.values())
     return [replace(pair, left_out=pair.left_out + (0 if i else lost)) for i, pair in enumerate(listed)]

@@ -15,7 +15,7 @@ from rolloutlab.errors import RewardError
 from rolloutlab.scoring.calls import Arguments, RewardCall, bound_names
 from rolloutlab.scoring.foreign import ForeignReward
 from rolloutlab.scoring.signatures import check_known, is_asynchronous, own_parameters, wanted, with_parts
-from rolloutlab.store.decoded import decoded_conversation, decoded_messages, parsed_messages
+from rolloutlab.store.decoded import decode_conversation, decode_messages, parse_messages
 from rolloutlab.store.models import Group, StoredTrajectory
 
 BATCH = ("prompts", "completions", "completion_ids")
@@ -62,7 +62,7 @@ def _call(function: Any, conversational: bool | None, name: str, columns: Sequen
         texts = not (_is_conversational(group) if form is None else form)
         given = {
             "prompts": [_text_prompt(t) if texts else [m.to_wire() for m in group.prompt] for t in members],
-            "completions": [decoded_conversation(t) if texts else _messages(t) for t in members],
+            "completions": [decode_conversation(t) if texts else _messages(t) for t in members],
             **{column: [t.row.get(column) for t in members] for column in {**dict.fromkeys(columns), **group.row}},
         }
         for own in ("prompt", "completion", "completion_ids"):  # TRL does not pass these columns on
@@ -143,7 +143,7 @@ def _messages(trajectory: StoredTrajectory) -> list[dict[str, Any]]:
     """The completion as messages. TRL parses it only where there are tools; without any, `content` is all that was
     sampled, the reasoning with its marks included.
     """
-    return parsed_messages(trajectory) if trajectory.extra.get("tools") else decoded_messages(trajectory)
+    return parse_messages(trajectory) if trajectory.extra.get("tools") else decode_messages(trajectory)
 
 
 def _annotated_form(parameter: inspect.Parameter | None) -> bool | None:

@@ -35,7 +35,7 @@ from rolloutlab.settings import Address
 from rolloutlab.store.growing import GrowingTrajectories
 from rolloutlab.store.lab import Lab
 from rolloutlab.store.locks import CollectionLock
-from rolloutlab.store.models import Recorded, StoredCollection, dumped
+from rolloutlab.store.models import Recorded, StoredCollection, dump_items
 
 _PAUSE = 0.2
 """The least seconds between two batches. If the process is killed, it loses the answers since the last batch."""
@@ -244,7 +244,7 @@ def _make_record(run: SamplingRun, name: str, ended: EndedRollout) -> Recorded:
     return Recorded(
         f"session {name}",
         run.name,
-        dumped(prompt),
+        dump_items(prompt),
         prompt,
         ended.histories[0].messages_and_choices[len(prompt) :],
         model=run.plan.model,
