@@ -47,13 +47,14 @@ _RATE = 1e-3
 _TOKENS, _COMPLETIONS, _STEPS = 16, 8, 4
 _COMPARED = ("loss", "grad_norm")
 _REQUEST, _ASKED = 1032, 2
-"""Sequences that no client sends in one request, and how often a task asks whether it is cancelled before it is."""
+"""More sequences than any client sends in one request; and how often a task may ask before it is cancelled."""
 _CUTS = (0, 6, 12, 18)
-"""Where the text below is cut, for prompts that differ in how many tokens may follow."""
+"""Where the text below is cut, for prompts after which more or fewer tokens are likely."""
 _CHANCE = math.log(1e-5)
-"""Logprob above which completions may be the same by chance."""
+"""The logprob of completions above which two may be the same by chance."""
 _OFFSETS = (0.05, -0.6, 0.9, 2.1, -0.1, 0.3)
-"""Log ratios of the steps of gradients, on both sides of every bound that the options below set, and near none."""
+"""Log ratios of the tokens whose gradients are compared: on both sides of every bound that the options below set, and
+near none of them."""
 _TEXT = "The quick brown fox jumps over the lazy dog, and the dog sleeps on; nothing else moves in the field today."
 _LOSS = """
 def loss(new, old, advantage, weight, history):
@@ -81,22 +82,22 @@ GRADIENTS: dict[str, Mapping[str, Any]] = {
     "loss_aggregation constant": {"loss_aggregation": "constant", "loss_scale_factor": 30.0},
     "custom_loss": {},
 }  # fmt: skip
-"""Options of each gradient that is compared, by the option's name on the wire."""
+"""The options of each gradient that is compared, by the name of an option on the wire."""
 
 
 class _ProtocolError(Exception):
-    """What an engine did that its protocol rules out."""
+    """An engine has done what its protocol rules out."""
 
 
 def load_reference(policy: str, model: ModelSettings, engine: Engine) -> tuple[naive.Naive | None, str]:
-    """The same policy in this process, to compare an engine with; or None, and why there is none."""
+    """Load the same policy in this process, to compare an engine with; or return None, and why that is not possible."""
     if engine.name != "local" and not Path(source_of(policy)).is_dir():
         return None, f"the weights of {policy!r} are not in a folder of this machine"
     try:
         loaded = load_policy(policy, model)
     except PolicyError as error:
         return None, error.message
-    # an engine whose weights are elsewhere knows the configuration alone
+    # the fingerprint of an engine whose weights are elsewhere is that of its configuration alone
     known = engine.base.fingerprint
     if known != base_of(loaded).fingerprint and known != describe(policy, model)[0].fingerprint:
         return None, f"the weights of {policy!r} here are others than the engine's"
@@ -106,8 +107,8 @@ def load_reference(policy: str, model: ModelSettings, engine: Engine) -> tuple[n
 class Conformance:
     """Measurements of an engine, each independent of the others.
 
-    reference: the same policy in this process; None if it cannot be loaded here. folder: an empty one, for
-    checkpoints. tolerance: the largest gap that passes: of logprobs and ratios absolute, of gradients relative.
+    reference: the same policy in this process; None if it cannot be loaded here. folder: an empty folder for
+    checkpoints. tolerance: the largest gap that passes, absolute for logprobs and ratios, relative for gradients.
     """
 
     def __init__(self, engine: Engine, reference: naive.Naive | None, folder: Path, tolerance: float) -> None:
@@ -117,11 +118,11 @@ class Conformance:
         self._tolerance = tolerance
 
     def measurements(self) -> dict[str, Callable[[], Measurement]]:
-        """What is measured, by the name of its line."""
-        every: dict[str, Callable[[], Measurement]] = {"logprobs: scored as sampled": self._scored}
+        """Return what is measured, by the name of its line."""
+        every: dict[str, Callable[[], Measurement]] = {"logprobs: scored as sampled": self._check_scores}
         if self._naive:
             every["logprobs: as in this process"] = self._as_here
-        every |= {"logprobs: after training": self._scored_later, "first ratio": self._first_ratio}
+        every |= {"logprobs: after training": self._check_later_scores, "first ratio": self._first_ratio}
         every["sampled distribution"] = self._distribution
         every |= {f"gradient: {name}": partial(self._gradient, name) for name in GRADIENTS}
         every |= {"accumulation": self._accumulation, "optimizer": self._optimizer}
@@ -133,12 +134,12 @@ class Conformance:
         return every
 
     def run(self, progress: Callable[[str], None] = lambda _: None, only: Sequence[str] = ()) -> Iterator[Measurement]:
-        """The lines, as they are measured; an error of the engine fails its line.
+        """Yield the lines of the report as they are measured. An error of the engine fails its line.
 
-        progress: called with each name. only: what a name has to contain, one of them; all without it.
+        progress: called with each name. only: measure lines whose name contains one of these texts; () is all lines.
 
         Raises:
-            InputError: no name contains that.
+            InputError: there is no such line.
         """
         every = {name: each for name, each in self.measurements().items() if not only or any(o in name for o in only)}
         if not every:
@@ -153,38 +154,41 @@ class Conformance:
                 hint = f" -> {hint}" if (hint := getattr(error, "hint", None)) else ""
                 yield Measurement(name, "fail", note=f"{type(error).__name__}: {error}"[:300] + hint)
 
-    def _compared(self, gap: float, note: str = "", limit: float | None = None) -> Measurement:
+    def _compare_gap(self, gap: float, note: str = "", limit: float | None = None) -> Measurement:
+        """Return whether a gap passes. limit: the largest gap that does; None is the tolerance."""
         limit = limit or self._tolerance
-        return Measurement("", "pass" if gap <= limit else "fail", gap, limit, note)  # one that is not a number fails
+        return Measurement("", "pass" if gap <= limit else "fail", gap, limit, note)  # NaN fails
 
-    def _scored(self) -> Measurement:
+    def _check_scores(self) -> Measurement:
         scored = self._engine.logprobs(None, sequences(self._sampled))
-        return self._compared(_gap([row.logprobs for row in self._sampled], scored))
+        return self._compare_gap(_gap([row.logprobs for row in self._sampled], scored))
 
     def _as_here(self) -> Measurement:
         assert self._naive
         sampled = sequences(self._sampled)
-        return self._compared(_gap(self._naive.base_logprobs(sampled), self._engine.logprobs(None, sampled)))
+        return self._compare_gap(_gap(self._naive.base_logprobs(sampled), self._engine.logprobs(None, sampled)))
 
-    def _scored_later(self) -> Measurement:
+    def _check_later_scores(self) -> Measurement:
         sampled = sequences(self._sampled_later)
         base, scored = (self._engine.logprobs(at, sampled) for at in (None, self._started))
         changed = _gap(base, scored)
         if not changed > 0:
             raise _ProtocolError("training has changed no logprob")
         gap = _gap([row.logprobs for row in self._sampled_later], scored)
-        return self._compared(gap, f"moved by {changed:.2g}", min(self._tolerance, changed / 2))  # the base must fail
+        return self._compare_gap(
+            gap, f"moved by {changed:.2g}", min(self._tolerance, changed / 2)
+        )  # so that scores of the base would fail
 
     def _first_ratio(self) -> Measurement:
         both = [self._train("ratio", self._initial, self._task([sampled_step(self._sampled)]))[-1], self._further[1]]
         gaps = [abs(float(metrics[name]) - 1) for metrics in both for name in ("ratio_mean", "ratio_max")]
         mean = max((float(metrics["ratio_mean"]) for metrics in both), key=lambda each: _size(abs(each - 1)))
-        return self._compared(max(gaps, key=_size), f"mean {mean:.6f}")
+        return self._compare_gap(max(gaps, key=_size), f"mean {mean:.6f}")
 
     def _distribution(self) -> Measurement:
         ids = self._engine.base.tokenizer.encode(_TEXT, add_special_tokens=False)
         gap, limit = sampled_divergence(self._engine, [(*self._prompt, *ids[:cut]) for cut in _CUTS])
-        return self._compared(gap, f"up to {limit:.1e} passes", limit)
+        return self._compare_gap(gap, f"up to {limit:.1e} passes", limit)
 
     def _gradient(self, name: str) -> Measurement:
         options, source = Options(**GRADIENTS[name]), _LOSS if name == "custom_loss" else None
@@ -203,7 +207,7 @@ class Conformance:
             gap = naive.relative_gap(naive.gradients_between(before, after), clipped)
             gaps = {"gradient": gap, "norm": abs(float(metrics["grad_norm"]) / expected.norm - 1)}
             loss = expected.loss
-        else:  # the tensors are elsewhere: compare with the same derivatives, as a loss of one's own
+        else:  # the tensors are elsewhere: compare with a custom loss that has the same derivatives
             loss, slope = self._slopes(task)
             gaps = {}
             if "custom_loss" not in self._engine.unsupported:
@@ -212,16 +216,20 @@ class Conformance:
                 gaps["norm"] = abs(float(metrics["grad_norm"]) / float(same["grad_norm"]) - 1)
         gaps["loss"] = abs(float(metrics["loss"]) - loss) / max(abs(loss), 1e-2)
         worst = max(gaps, key=lambda each: _size(gaps[each]))
-        return self._compared(gaps[worst], f"{worst}; norm {metrics['grad_norm']:.4g}")
+        return self._compare_gap(gaps[worst], f"{worst}; norm {metrics['grad_norm']:.4g}")
 
     def _slopes(self, task: Task) -> tuple[float, list[float]]:
+        """Compute the loss of a task's only step, and its derivatives by the logprobs that the engine scores."""
         (step,), states = task.steps, (self._started, task.reference)
         new, other = ([value for each in self._engine.logprobs(at, step.tokens) for value in each] for at in states)
         loss, slope_T = naive.slopes(torch.tensor(new), step, task.options, other, task.loss_source)
         return loss, slope_T.tolist()
 
     def _accumulation(self) -> Measurement:
-        """A step of as many copies as need several batches and requests, of which each counts for as much less."""
+        """Compare a step with one of so many copies of its sequences that it needs several batches and requests.
+
+        Each copy counts for as much less, so that the gradient is the same.
+        """
         one = self._step
         several = math.ceil(4 * self._engine.base.batch_tokens / sum(map(len, one.tokens)))
         if isinstance(self._engine, HasTrials):
@@ -238,16 +246,16 @@ class Conformance:
         elif "grad_norm" not in alone:
             return Measurement("", "measured", note="no norm is reported")
         worst = max(gaps, key=lambda each: _size(gaps[each]))
-        return self._compared(gaps[worst], f"{worst}; {len(many.sequences)} sequences against {len(one.sequences)}")
+        return self._compare_gap(gaps[worst], f"{worst}; {len(many.sequences)} sequences against {len(one.sequences)}")
 
     def _optimizer(self) -> Measurement:
         if isinstance(self._engine, HasTrials):
-            return self._trials(self._engine)
+            return self._check_trials(self._engine)
         self._train("optimizer", self._started, self._task([self._step]))
-        return self._compared(self._gap_to_adam("optimizer", Options()), "one step of AdamW")
+        return self._compare_gap(self._gap_to_adam("optimizer", Options()), "one step of AdamW")
 
     def _gap_to_adam(self, name: str, options: Options) -> float:
-        """Of the change of the adapter in a step, by the moments after it."""
+        """Compare the change of the adapter in a step with that of AdamW, by the moments in the checkpoint after it."""
         before, after = read_state(self._started), read_state(self._folder / name)
         moments = {name.replace(".default.", "."): each for name, each in after.optimizer.items()}
         expected = naive.adapter_after(before.adapter, moments, _RATE, options.weight_decay)
@@ -266,7 +274,7 @@ class Conformance:
                 gap = clip_gap(model, self._sloped)
             if math.isnan(gap):
                 return Measurement("", "measured", note="no norm is reported")
-            return self._compared(gap, f"clip; up to {LIMIT:g} passes", max(LIMIT, self._tolerance))
+            return self._compare_gap(gap, f"clip; up to {LIMIT:g} passes", max(LIMIT, self._tolerance))
         free = Options(max_grad_norm=0.0, weight_decay=0.0)
         norm = float(self._train("free", self._started, self._task([self._step], free))[-1]["grad_norm"])
         clipped = Options(max_grad_norm=norm / 3, weight_decay=0.5)
@@ -277,17 +285,17 @@ class Conformance:
             gaps[f"{name} gradient"] = abs(naive.norm_of(between) / most - 1)
             gaps[f"{name} step"] = self._gap_to_adam(name, options)
         worst = max(gaps, key=lambda each: _size(gaps[each]))
-        return self._compared(gaps[worst], f"{worst}; norm {norm:.4g}, clipped at {norm / 3:.4g}")
+        return self._compare_gap(gaps[worst], f"{worst}; norm {norm:.4g}, clipped at {norm / 3:.4g}")
 
     @property
     def _sloped(self) -> SlopedStep:
-        """Sequences of different lengths, each with slopes that a custom loss would have."""
+        """Sequences of different lengths, each with slopes as a custom loss may have them."""
         return [
             (tokens, torch.tensor([_OFFSETS[(i + t) % len(_OFFSETS)] / 8 for t in range(tokens.trainable)]))
             for i, tokens in enumerate(self._unlike)
         ]
 
-    def _trials(self, engine: HasTrials) -> Measurement:
+    def _check_trials(self, engine: HasTrials) -> Measurement:
         step = self._sloped
         with engine.trial(self._started) as model:
             gaps = gradient_gaps(model, step)
@@ -295,7 +303,7 @@ class Conformance:
             gaps["momentum"] = momentum_gap(model, step)
         worst, most = max(gaps, key=lambda each: _size(gaps[each])), max(LIMIT, self._tolerance)
         norm = "; no norm is reported: the size of a step is not compared" if "sign" in gaps else ""
-        return self._compared(gaps[worst], f"{worst}; up to {most:g} passes{norm}", most)
+        return self._compare_gap(gaps[worst], f"{worst}; up to {most:g} passes{norm}", most)
 
     def _resume(self) -> Measurement:
         task = self._task(self._steps)
@@ -308,13 +316,13 @@ class Conformance:
             raise _ProtocolError(f"{len(steps)} gradient steps reported of {len(whole)}")
         both = [self._engine.logprobs(self._folder / name, self._step.tokens) for name in ("whole", "stopped")]
         note = f"stopped after {_STEPS // 2} of {_STEPS} steps, {'went on' if kept else 'started over'}"
-        return self._compared(_gap(*both), note)
+        return self._compare_gap(_gap(*both), note)
 
     def _seed(self) -> Measurement:
         again = self._sample(seed=1)
         if [row.tokens for row in again] != [row.tokens for row in self._sampled]:
             raise _ProtocolError("the same seed gave other tokens")
-        return self._compared(_gap([row.logprobs for row in again], [row.logprobs for row in self._sampled]))
+        return self._compare_gap(_gap([row.logprobs for row in again], [row.logprobs for row in self._sampled]))
 
     def _other_seed(self) -> Measurement:
         if [row.tokens for row in self._sample(seed=2)] != [row.tokens for row in self._sampled]:
@@ -338,7 +346,7 @@ class Conformance:
     def _cancel_sampling(self) -> Measurement:
         cancelled = Event()
 
-        def wait(_: Completion) -> None:  # so that no completion ends before it is cancelled
+        def wait(_: Completion) -> None:  # so that no completion ends before the request is cancelled
             cancelled.wait(TIMEOUT)
 
         future = self._engine.sample(None, self._requests(3, 64), wait)
@@ -430,7 +438,7 @@ class Conformance:
 
     @property
     def _steps(self) -> list[Step]:
-        """As many as `_STEPS`, no two of which have the same gradient."""
+        """`_STEPS` steps, no two of which have the same gradient."""
         one, two, three = self._step.sequences
         return [step_of(each) for each in ([one], [one, two], [two, three], [one, two, three])]
 
@@ -450,7 +458,7 @@ class Conformance:
 
     @cached_property
     def _further(self) -> tuple[Path, dict[str, Any]]:
-        """The checkpoint one step later, and the metrics of that step, on samples of the one before."""
+        """The checkpoint one step after `_started`, trained on samples of `_started`, and the metrics of that step."""
         steps = self._train("further", self._started, self._task([sampled_step(self._sampled_later)]))
         return self._folder / "further", steps[-1]
 
@@ -465,9 +473,9 @@ class Conformance:
         stop_after: float = float("inf"),
         cancelled: Callable[[], bool] = lambda: False,
     ) -> list[dict[str, Any]]:
-        """Train a task to the checkpoint `name`; the metrics of its steps.
+        """Train a task to the checkpoint `name`; return the metrics of its steps.
 
-        It is cancelled after `stop_after` steps, or as `cancelled` wants.
+        The task is cancelled after `stop_after` steps, or once `cancelled()` is true.
         """
         steps: list[dict[str, Any]] = []
 
@@ -486,11 +494,11 @@ class Conformance:
 
 
 def _gap(first: list[list[float]], second: list[list[float]]) -> float:
-    """The largest difference of logprobs."""
+    """Return the largest difference of logprobs."""
     pairs = [zip(a, b, strict=True) for a, b in zip(first, second, strict=True)]
     return max((abs(a - b) for pair in pairs for a, b in pair), key=_size)
 
 
 def _size(gap: float) -> float:
-    """For the largest of gaps, which is one that is not a number."""
+    """Return a key by which NaN is the largest of gaps."""
     return math.inf if math.isnan(gap) else gap

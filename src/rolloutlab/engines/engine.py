@@ -62,7 +62,7 @@ class Engine(Protocol):
         """
 
     def logprobs(self, checkpoint: Path | None, sequences: Sequence[TokenSequence]) -> list[list[float]]:
-        """The logprob of each trained token, in nats, of the unscaled full-vocabulary distribution.
+        """Score sequences: the logprob of each trained token, in nats, of the unscaled full-vocabulary distribution.
 
         Raises:
             RenderingError: a sequence is longer than the context.
@@ -125,7 +125,7 @@ class TrialModel(Protocol):
     """A model that is thrown away, on which single steps are measured."""
 
     def logprobs(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
-        """The logprob of each trained token, in nats. Raises ServiceError: the engine does not answer."""
+        """Score sequences: the logprob of each trained token, in nats. Raises ServiceError: no answer of the engine."""
 
     def step(self, sloped: SlopedStep, rate: float, eps: float | None = None, max_norm: float = 0.0) -> float:
         """Take one gradient step; return the gradient norm that the engine reports, or NaN if it reports none.
@@ -147,7 +147,7 @@ class HasTrials(Protocol):
     """An engine whose checkpoints hold no tensors: its steps can only be checked by the logprobs of a trial model."""
 
     def trial(self, checkpoint: Path) -> AbstractContextManager[TrialModel]:
-        """A trial model that starts from a checkpoint, until the context ends. Raises as `sample`."""
+        """Make a trial model that starts from a checkpoint, until the context ends. Raises as `sample` does."""
 
 
 @runtime_checkable
@@ -155,9 +155,9 @@ class KeepsElsewhere(Protocol):
     """An engine whose adapters are not in the checkpoints' folders, so that the service cannot hand them out."""
 
     def place(self, checkpoint: Path) -> str:
-        """Where the adapter of a checkpoint is, and what to type to have it. Raises as `sample`."""
+        """Say where the adapter of a checkpoint is, and what to type to have it. Raises as `sample` does."""
 
 
 def partial_of(target: Path) -> Path:
-    """The path where an engine keeps the progress of a job that has not ended."""
+    """Return the path where an engine keeps the progress of a job that has not ended."""
     return target.with_name(f"{target.name}.partial")

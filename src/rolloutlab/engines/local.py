@@ -25,7 +25,7 @@ _CACHED_ADAPTERS = 8
 
 
 class LocalInference:
-    """Samples and scores a policy in this process, under adapters that are handed in."""
+    """Samples and scores a policy in this process, under the adapter that each call is given."""
 
     def __init__(self, policy: Policy, base: Base, threads: Threads | None = None) -> None:
         self._threads = threads or Threads()
@@ -36,11 +36,11 @@ class LocalInference:
     def sample(
         self, adapter: Adapter, requests: Sequence[CompletionRequest], on_token: OnToken | None
     ) -> Future[list[Completion]]:
-        """As of `Engine`."""
+        """Sample as `Engine.sample` does."""
         return self._sampler.submit(adapter, requests, lambda request: self._watch(request.stops, on_token))
 
     def logprobs(self, adapter: Adapter, sequences: Sequence[TokenSequence]) -> list[list[float]]:
-        """As of `Engine`."""
+        """Score as `Engine.logprobs` does."""
         self._threads.take_for_sampling()
         try:
             return self._scorer.logprobs(adapter, sequences)
@@ -48,11 +48,11 @@ class LocalInference:
             end_helpers()
 
     def close(self) -> None:
-        """Stop; unfinished futures are cancelled."""
+        """Stop, and cancel unfinished futures."""
         self._sampler.close()
 
     def _watch(self, stops: Sequence[str], on_token: OnToken | None) -> Watch | None:
-        """Passes tokens on, and ends a completion at a stop string."""
+        """Make what passes tokens on and ends a completion at a stop string; None if neither is wanted."""
         if not stops and on_token is None:
             return None
         text = self._parser.stream(stops, ()) if stops else None
@@ -68,7 +68,7 @@ class LocalInference:
 
 
 class LocalEngine:
-    """Samples and trains a policy in this process; training has a copy of the adapters for itself.
+    """Samples and trains a policy in this process. Training has its own copy of the model.
 
     least_seconds: see `Progress`.
     """
@@ -86,7 +86,7 @@ class LocalEngine:
         self._lock = Lock()
         self._threads = Threads()
         self._inference = LocalInference(policy, self.base, self._threads)
-        end_helpers()  # of loading
+        end_helpers()  # loading the policy has started some
 
     def status(self) -> Mapping[str, str]:
         """See `Engine`."""
@@ -132,7 +132,7 @@ class LocalEngine:
         self._inference.close()
 
     def _adapter(self, checkpoint: Path | None) -> Adapter:
-        """The adapter of a checkpoint, from an LRU cache."""
+        """Return the adapter of a checkpoint, from an LRU cache."""
         if checkpoint is None:
             return self._initial.adapter
         with self._lock:

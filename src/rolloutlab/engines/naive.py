@@ -1,4 +1,4 @@
-"""One gradient step worked out by its formulas, token by token: the second implementation of `engine check`.
+"""One gradient step computed by its formulas, token by token: a second implementation, for `engine check`.
 
 It shares nothing with `policy.trainer`, `policy.forward`, `policy.packing` and `policy.loss`: sequences go through the
 model one at a time, without padding or shared prompts, and the loss is a loop in double precision.
@@ -19,12 +19,12 @@ from rolloutlab.policy.steps import Step
 from rolloutlab.policy.token_sequence import TokenSequence
 
 BETAS, EPS = (0.9, 0.99), 1e-8
-"""Of AdamW; see docs/training.md."""
+"""The settings of AdamW; see docs/training.md."""
 
 
 @dataclass(frozen=True)
 class StepGradient:
-    """The loss of a step, its gradient by the adapter's parameters before clipping, and the norm of that."""
+    """The loss of a step, its gradient by the adapter's parameters before clipping, and the gradient's norm."""
 
     loss: float
     gradients: dict[str, Tensor]
@@ -38,14 +38,22 @@ class Naive:
         self._model: Any = policy.lora_copy()
 
     def base_logprobs(self, sequences: Sequence[TokenSequence]) -> list[list[float]]:
-        """The logprob of each trained token under checkpoint 0."""
+        """Compute the logprob of each trained token under checkpoint 0."""
         with torch.no_grad(), self._model.disable_adapter():
             return [self._logprobs(each).tolist() for each in sequences]
 
     def step(
         self, state: State, step: Step, options: Options, loss_source: str | None = None, reference: State | None = None
     ) -> StepGradient:
-        """The gradient of a step's loss at a checkpoint. reference: that of a penalty; None is checkpoint 0."""
+        """Compute the gradient of a step's loss at a checkpoint.
+
+        Args:
+            state: The checkpoint.
+            step: The step.
+            options: The options of the job.
+            loss_source: The source of a custom loss, instead of the one of the options.
+            reference: The reference of a KL penalty; None is checkpoint 0.
+        """
         other = self._reference_logprobs(step.tokens, reference)
         write_adapter(self._model, state.adapter)
         parameters = adapter_parameters(self._model)
@@ -72,7 +80,15 @@ class Naive:
 def slopes(
     new_T: Tensor, step: Step, options: Options, reference: Sequence[float], loss_source: str | None = None
 ) -> tuple[float, Tensor]:
-    """A step's loss, and its derivative by the logprob of each trained token. reference: logprobs of a penalty."""
+    """Compute a step's loss, and its derivative by the logprob of each trained token.
+
+    Args:
+        new_T: The logprobs of the trained tokens.
+        step: The step.
+        options: The options of the job.
+        reference: The logprobs under the reference of a KL penalty.
+        loss_source: The source of a custom loss, instead of the one of the options.
+    """
     moving_T, row = new_T.detach().double().cpu().requires_grad_(), step.sequences
     tokens = [
         (h, old) for h, s in enumerate(row) for old, on in zip(s.tokens.logprobs, s.tokens.trained, strict=True) if on
@@ -104,7 +120,7 @@ def slopes(
 
 
 def _ratio(own: Tensor, mean: Tensor, options: Options) -> Tensor:
-    """The importance ratio of a token, by its own log ratio and the mean of its history."""
+    """Compute the importance ratio of a token, by its own log ratio and the mean log ratio of its history."""
     ratios = {
         "token": own.exp(),
         "sequence": mean.exp(),
@@ -117,7 +133,7 @@ def _ratio(own: Tensor, mean: Tensor, options: Options) -> Tensor:
 
 
 def _term(new: Tensor, ratio: Tensor, advantage: float, options: Options) -> Tensor:
-    """The loss of a token before its weight."""
+    """Compute the loss of a token, without its weight."""
     low, high, value = 1 - options.epsilon, 1 + options.epsilon_high, float(ratio.detach())
     if options.mask_prob_ratio and not low < value < high:
         ratio, value = 0 * ratio, 0.0
@@ -130,13 +146,13 @@ def _term(new: Tensor, ratio: Tensor, advantage: float, options: Options) -> Ten
 
 
 def clipped_gradients(gradient: StepGradient, max_norm: float) -> dict[str, Tensor]:
-    """The gradients with a norm of at most `max_norm`; 0 is off."""
+    """Scale gradients to a norm of at most `max_norm`; 0 does not clip."""
     scale = min(1.0, max_norm / (gradient.norm + 1e-6)) if max_norm else 1.0
     return {name: each * scale for name, each in gradient.gradients.items()}
 
 
 def gradients_between(before: State, after: State) -> dict[str, Tensor]:
-    """The clipped gradients of the one step between two checkpoints, by the first moments of AdamW in them."""
+    """Compute the clipped gradients of the one step between two checkpoints, from their first moments of AdamW."""
     moments = {name: each for name, each in after.optimizer.items() if name.endswith(".exp_avg")}
     past = {name: before.optimizer.get(name, torch.zeros_like(each)) for name, each in moments.items()}
     return {
@@ -147,7 +163,7 @@ def gradients_between(before: State, after: State) -> dict[str, Tensor]:
 def adapter_after(
     before: dict[str, Tensor], moments: dict[str, Tensor], rate: float, weight_decay: float
 ) -> dict[str, Tensor]:
-    """Parameters after a step of AdamW with these moments (Loshchilov and Hutter 2019, algorithm 2)."""
+    """Compute parameters after a step of AdamW with these moments (Loshchilov and Hutter 2019, algorithm 2)."""
     after = {}
     for name, value in before.items():
         first, second = (moments[f"{name}.{which}"].double() for which in ("exp_avg", "exp_avg_sq"))
@@ -158,11 +174,11 @@ def adapter_after(
 
 
 def norm_of(tensors: dict[str, Tensor]) -> float:
-    """The norm of all of them as one vector."""
+    """Compute the norm of tensors as one vector."""
     return float(torch.stack([each.double().norm() for each in tensors.values()]).norm())
 
 
 def relative_gap(measured: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
-    """The norm of the difference over that of the expected vector."""
+    """Divide the norm of the difference by the norm of the expected vector."""
     differences = {name: measured[name].double() - each.double() for name, each in expected.items()}
     return norm_of(differences) / max(norm_of(expected), 1e-12)

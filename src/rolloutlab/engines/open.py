@@ -23,25 +23,29 @@ def open_engine(
     """Open the engine `settings.engine` on a policy: a packaged one, a folder or file, or a name of the hub.
 
     An engine elsewhere is opened by its plug-in of `rolloutlab.engines`.
-    least_seconds: between two times that the progress of a job is kept; None is the engine's own choice. note: hears
-    of the conversion of a GGUF file.
+
+    Args:
+        policy: The policy.
+        settings: The user's settings.
+        least_seconds: The least time between two saves of a job's progress; None leaves it to the engine.
+        note: Called with what is being done while a GGUF file is converted.
 
     Raises:
-        PolicyError: the policy cannot be loaded, or the engine's extra is not installed. InputError: a setting that the
-        engine does not honour, or the server at `settings.sampler_url` serves another base. ServiceError: what is at
-        `settings.engine_url` or `sampler_url` does not answer.
+        PolicyError: the policy cannot be loaded, or the engine's extra is not installed.
+        InputError: the engine does not honour a setting, or the server at `settings.sampler_url` serves another base.
+        ServiceError: the server at `settings.engine_url` or `sampler_url` does not answer.
     """
-    source_of(policy, note)  # engines elsewhere too find a file converted
-    engine = _opened(policy, settings, least_seconds)
+    source_of(policy, note)  # converts a file here, with notes; engines then find it converted
+    engine = _open(policy, settings, least_seconds)
     for name in settings.model_dump(exclude_defaults=True):
         if why := engine.unsupported.get(name):
             engine.close()
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"the engine {engine.name} does not honour {option}: {why}", hint=f"leave {option} out")
-    return _sampled(engine, settings.sampler_url, policy) if settings.sampler_url else engine
+    return _sample_elsewhere(engine, settings.sampler_url, policy) if settings.sampler_url else engine
 
 
-def _opened(policy: str, settings: ModelSettings, least_seconds: float | None) -> Engine:
+def _open(policy: str, settings: ModelSettings, least_seconds: float | None) -> Engine:
     if settings.engine != "local":
         return _open_elsewhere(policy, settings, least_seconds)
     if settings.engine_url:
@@ -51,14 +55,14 @@ def _opened(policy: str, settings: ModelSettings, least_seconds: float | None) -
     return LocalEngine(loaded, least_seconds=least_seconds)
 
 
-def _sampled(engine: Engine, url: str, policy: str) -> Engine:
+def _sample_elsewhere(engine: Engine, url: str, policy: str) -> Engine:
     sampled: Engine = load(ENGINES, SAMPLER).sample_from(engine, url, {policy, source_of(policy)})
     return sampled
 
 
 def quiet_transformers() -> None:
     """Keep notes of `transformers` to its developers, and its progress bars, out of a program's output."""
-    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between it and peft
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # of how peft uses it
     transformers.utils.logging.disable_progress_bar()
 
 

@@ -1,4 +1,4 @@
-"""Completions of another server, in the form of those that are sampled in this process."""
+"""Completions that another server samples, in the form of those that are sampled in this process."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -20,14 +20,14 @@ class SampledToken(NamedTuple):
 
 
 def seed_of(request: CompletionRequest) -> int:
-    """The seed of one completion, below 2**31: servers take a seed for a request, and add 1 for each choice of it."""
+    """Compute a completion's seed, below 2**31. Like servers for the choices of a request, add 1 for each index."""
     return (int.from_bytes(hashlib.sha256(str(request.seed).encode()).digest()[:4]) >> 2) + request.index
 
 
 class Receiver:
-    """Makes completions of the tokens that arrive, up to the first that ends one, or a stop string.
+    """Makes completions of the tokens that arrive. Each ends at the first end token or stop string.
 
-    A server cuts the text at a stop string, but returns the tokens after it as well, and some sample on.
+    Servers cut the text at a stop string, but return the tokens after it as well, and some go on sampling.
     """
 
     def __init__(self, base: Base) -> None:
@@ -35,13 +35,13 @@ class Receiver:
         self._parser = CompletionParser(base.tokenizer, base.renderer(), base.end_ids)
 
     def open(self, request: CompletionRequest, on_token: OnToken | None) -> "ReceivedCompletion":
-        """A completion that is fed with its tokens as they come. on_token: see `Engine.sample`."""
+        """Begin a completion that is fed with its tokens as they arrive. on_token: see `Engine.sample`."""
         return ReceivedCompletion(self._base, self._parser, request, on_token)
 
     def completion(
         self, request: CompletionRequest, tokens: Iterable[SampledToken], on_token: OnToken | None
     ) -> Completion:
-        """A completion whose tokens are all there. Where nothing in them ends it, the server had no room for more."""
+        """Make a completion of all of its tokens. If nothing in them ends it, the server had no room for more."""
         received = self.open(request, on_token)
         if not received.feed(tokens):
             received.row.finish = "length"
@@ -49,7 +49,7 @@ class Receiver:
 
 
 class ReceivedCompletion:
-    """A completion of which tokens arrive."""
+    """A completion whose tokens arrive one after another."""
 
     def __init__(
         self, base: Base, parser: CompletionParser, request: CompletionRequest, on_token: OnToken | None
@@ -59,9 +59,10 @@ class ReceivedCompletion:
         self._text = parser.stream(request.stops, ()) if request.stops else None
 
     def feed(self, tokens: Iterable[SampledToken]) -> bool:
-        """Add tokens; whether the completion has ended, so that further ones are not part of it.
+        """Add tokens; return whether the completion has ended, so that further tokens are not part of it.
 
-        Raises ServiceError: a token that the policy does not have.
+        Raises:
+            ServiceError: the policy does not have a token.
         """
         row = self.row
         for token in tokens:

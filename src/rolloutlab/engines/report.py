@@ -47,12 +47,12 @@ class Measurement:
 
     @property
     def advice(self) -> str:
-        """What a failure means and what to do; nothing else has any."""
+        """What a failure means and what to do; empty for other results."""
         fits = (f"{name}: {text}" for name, text in _ADVICE.items() if self.name.startswith(name))
         return next(fits, "") if self.result == "fail" else ""
 
     def table_lines(self) -> list[str]:
-        """`pass      2.6e-06  name (note)`, or the note below."""
+        """Write `pass      2.6e-06  name (note)`, with a long note on lines of its own."""
         result = "FAIL" if self.result == "fail" else self.result
         line = f"{result:8}  {'' if self.gap is None else f'{self.gap:.1e}':>7}  {self.name}"
         beside = f"{line} ({self.note})" if self.note else line
@@ -72,11 +72,11 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether no line fails; what an engine refuses by name counts as passed."""
+        """Whether no line fails. Options that the engine refuses by name count as passed."""
         return all(line.result != "fail" for line in self.lines)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, as JSON values; a gap that is not a finite number is null."""
+        """Return the report as JSON values. A gap that is not a finite number is null."""
         report = {**asdict(self), "passed": self.passed}
         for line, measured in zip(report["lines"], self.lines, strict=True):
             line["gap"] = line["gap"] if math.isfinite(line["gap"] or 0.0) else None
@@ -84,7 +84,7 @@ class Report:
         return report
 
     def table(self) -> str:
-        """What was measured, and a line per measurement, in columns; what has spaces is at most 80 columns wide."""
+        """Write what was measured, and a line per measurement. Lines that can be wrapped have at most 80 columns."""
         status = "".join(f", {name} {value}" for name, value in self.status.items())
         limit = next((f"{line.limit:.1e}" for line in self.lines if line.limit), "")
         rows = [*textwrap.wrap(f"engine {self.engine}, policy {self.policy}{status}", _WIDTH), ""]

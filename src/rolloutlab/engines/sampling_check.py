@@ -23,15 +23,16 @@ from rolloutlab.policy.steps import Step, TrainingSequence
 from rolloutlab.policy.token_sequence import TokenSequence
 
 TIMEOUT = 600.0
-"""Seconds for one request: an engine elsewhere may load or compile first."""
+"""The most seconds for one request: an engine elsewhere may load or compile first."""
 _KNOWN, _DRAWS = 128, 384
-"""Single tokens after each prompt; the logprobs of those that are among the first give the ranks of the others."""
+"""Of the `_DRAWS` single tokens after each prompt, the first `_KNOWN` choose the tokens that are scored; the others are
+ranked by these scores."""
 _PLACES = (0.25, 0.5, 0.75, 0.95)
 _FALSE_ALARM = 5e-5
 
 
 def sequence(prompt: tuple[int, ...], ids: list[int], logprobs: list[float] | None = None) -> TokenSequence:
-    """A prompt and the trained tokens after it. logprobs: of these; 0 without them."""
+    """Make a sequence of a prompt and the trained tokens after it. logprobs: of the trained tokens; None is all 0."""
     trained = bytearray(len(prompt)) + bytearray([1] * len(ids))
     return TokenSequence(
         array("i", [*prompt, *ids]), trained, array("f", [0.0] * len(prompt) + (logprobs or [0.0] * len(ids)))
@@ -39,22 +40,22 @@ def sequence(prompt: tuple[int, ...], ids: list[int], logprobs: list[float] | No
 
 
 def sequences(rows: Sequence[Completion]) -> list[TokenSequence]:
-    """Completions with the logprobs that they were sampled with."""
+    """Make sequences of completions, with the logprobs that they were sampled with."""
     return [sequence(row.request.prompt, row.tokens, row.logprobs) for row in rows]
 
 
 def step_of(row: list[TrainingSequence]) -> Step:
-    """A step of one group, all of which trains, so that its loss is a mean over tokens."""
+    """Make a step of one group. All of it trains, so that its loss is a mean over tokens."""
     return Step(row, sum(each.tokens.trainable for each in row) + TINY, 1)
 
 
 def sampled_step(rows: Sequence[Completion]) -> Step:
-    """Completions that are trained, every other one away from."""
+    """Make a step of completions with the advantages 1 and -1 in turn."""
     return step_of([TrainingSequence(each, (1.0, -1.0)[i % 2], 1.0) for i, each in enumerate(sequences(rows))])
 
 
 def aggregate(step: Step, options: Options) -> Step:
-    """The same with the weights and the divisor of another aggregation, as if others of it did not train."""
+    """Give a step the weights and the divisor of another aggregation, as if more of its group did not train."""
     if options.loss_aggregation == "sequence_mean":
         return step
     members = len(step.sequences) + 2
@@ -64,14 +65,14 @@ def aggregate(step: Step, options: Options) -> Step:
 
 
 def in_turns(step: Step) -> Step:
-    """The same with other advantages from the middle of each answer on."""
+    """Give each answer of a step another advantage from its middle on, as if it had two turns."""
     first = [torch.arange(each.trainable) < each.trainable // 2 for each in step.tokens]
     pairs = zip(step.sequences, first, strict=True)
     return replace(step, sequences=[replace(s, advantage=torch.where(at_T, s.advantage, -0.5)) for s, at_T in pairs])
 
 
 def sampled_divergence(engine: Engine, prompts: Sequence[tuple[int, ...]]) -> tuple[float, float]:
-    """The divergence of single tokens that are sampled after prompts, and its limit."""
+    """Sample single tokens after prompts; return the divergence of their ranks, and its limit."""
     uniform, random = list[float](), Random(0)
     for seed, prompt in enumerate(prompts):
         requests = [CompletionRequest(prompt, 1, seed=seed, index=i) for i in range(_DRAWS)]
@@ -84,7 +85,7 @@ def sampled_divergence(engine: Engine, prompts: Sequence[tuple[int, ...]]) -> tu
 
 
 def ranks(draws: Sequence[int], logprobs: Mapping[int, float], random: Random) -> list[float]:
-    """The rank of each draw. logprobs: of tokens that other draws have shown; others are one class, the last."""
+    """Rank each draw. logprobs: of the tokens that are known; all other tokens are one class, which comes last."""
     likeliest = sorted(logprobs, key=lambda token: -logprobs[token])
     ends = [0.0, *accumulate(math.exp(logprobs[token]) for token in likeliest), 1.0]
     spans = dict(zip(likeliest, pairwise(ends), strict=False))
@@ -92,25 +93,25 @@ def ranks(draws: Sequence[int], logprobs: Mapping[int, float], random: Random) -
 
 
 def divergence(ranks: Sequence[float]) -> float:
-    """The Kullback-Leibler divergence of the share of ranks below a place from that place, at the worst one."""
+    """Compute the largest Kullback-Leibler divergence, over some places, of the share of ranks below from the place."""
     ordered = sorted(ranks)
     shares = [bisect_left(ordered, place) / len(ordered) for place in _PLACES]
     return max(_divergence(share, place) for share, place in zip(shares, _PLACES, strict=True))
 
 
 def limit(count: int) -> float:
-    """What the divergence of so many uniform ranks exceeds in fewer than one of 20,000 cases (Chernoff's bound)."""
+    """Return what the divergence of so many uniform ranks exceeds in less than 1 of 20,000 cases (Chernoff's bound)."""
     return math.log(2 * len(_PLACES) / _FALSE_ALARM) / count
 
 
 def stop_of(texts: Sequence[str]) -> str | None:
-    """A letter with which some completions end if it is their stop string: the most frequent one, if there is any."""
+    """Choose a stop string at which some completions will end: their most frequent letter; None if they have none."""
     letters = Counter(each for text in texts for each in text if each.isalpha())
     return max(letters, key=lambda letter: letters[letter], default=None)
 
 
 def stop_fault(engine: Engine, rows: Sequence[Completion]) -> str:
-    """What shows that completions do not end at an end token or the first of their stop strings; "" if nothing does."""
+    """Say how completions show that they do not end at an end token or a stop string; "" if they do not show it."""
     text, end_ids = engine.base.renderer().text, engine.base.end_ids
     stopped = 0
     for row in rows:
@@ -126,5 +127,6 @@ def stop_fault(engine: Engine, rows: Sequence[Completion]) -> str:
 
 
 def _divergence(share: float, place: float) -> float:
+    """Compute the Kullback-Leibler divergence of two distributions over two outcomes."""
     pairs = (share, place), (1 - share, 1 - place)
     return sum(p * math.log(p / q) for p, q in pairs if p > 0)

@@ -14,7 +14,7 @@ from torch import Tensor
 from rolloutlab.engines.engine import SlopedStep, TrialModel
 
 LIMIT = 0.03
-"""Largest relative gap that passes. Small changes suffer from rounding, large ones from curvature."""
+"""The largest relative gap that passes. Small changes suffer from rounding, large ones from curvature."""
 _CHANGE = 3e-3
 """Nats by which a step must change the logprob that it changes most."""
 _GROWTH, _ATTEMPTS = 10.0, 16
@@ -49,14 +49,14 @@ def gradient_gaps(model: TrialModel, sloped: SlopedStep) -> dict[str, float]:
     changed = [-float(whole_T.sum()), *(-float(each_T[i]) for i, each_T in enumerate(alone))]
     if known:
         norms = [reported for _, reported in changes]
-        # a norm of 0 is of an engine that leaves a sequence out
+        # a norm of 0 is reported by an engine that leaves a sequence out
         sizes = [abs(each / (part * n**2) - 1) if n else math.inf for each, n in zip(changed, norms, strict=True)]
         return {**gaps, "size": max(sizes, key=lambda each: math.inf if math.isnan(each) else each)}
     return {**gaps, "sign": 0.0 if min(changed) > 0 else math.inf}
 
 
 def clip_gap(model: TrialModel, sloped: SlopedStep) -> float:
-    """The relative gap between twice a step clipped at half the gradient norm, and the step without clipping.
+    """Measure the relative gap between twice a step clipped at half the gradient norm, and the unclipped step.
 
     NaN if the engine reports no norm; infinity if it reports 0.
     """
@@ -83,7 +83,7 @@ def _part(model: TrialModel, sloped: SlopedStep, norm: float, eps: float) -> flo
 
 
 def momentum_gap(model: TrialModel, sloped: SlopedStep) -> float:
-    """The relative gap between the momentum that two steps show and that of AdamW; infinity if the loss grows.
+    """Measure the relative gap between the momentum that two steps show and AdamW's; infinity if the loss grows.
 
     Both are steps with the settings of a job, from a new adapter. The second has no gradient, so momentum alone moves
     the weights.
@@ -100,7 +100,7 @@ def momentum_gap(model: TrialModel, sloped: SlopedStep) -> float:
 def _change(
     model: TrialModel, sloped: SlopedStep, stepped: SlopedStep, rate: float, eps: float | None, max_norm: float = 0.0
 ) -> tuple[Tensor, float]:
-    """What a step on some sequences changes in the logprobs of all, and the reported norm."""
+    """Take a step on some sequences; return the change of the logprobs of all sequences, and the reported norm."""
     sequences = [tokens for tokens, _ in sloped]
     before_T = torch.cat(model.logprobs(sequences))
     norm = model.step(stepped, rate, eps, max_norm)
@@ -108,7 +108,7 @@ def _change(
 
 
 def _slopes(sloped: SlopedStep, change_T: Tensor) -> Tensor:
-    """The change of each sequence's part of the loss."""
+    """Compute the change of each sequence's part of the loss."""
     slopes = [slope_S for _, slope_S in sloped]
     parts = torch.split(change_T, [len(each) for each in slopes])
     return torch.stack([slope_S @ change_S for slope_S, change_S in zip(slopes, parts, strict=True)])

@@ -85,35 +85,35 @@ class DrawnEnvironment:
     def reset(self, seed: int) -> str:
         self._environment.reset(seed=seed)
         about = " ".join((getdoc(type(self._environment.unwrapped)) or "").strip().partition("\n\n")[0].split())
-        lines = (about, f"Map: {self._legend}." if self._legend else "", self._asks(), self._drawing())
+        lines = (about, f"Map: {self._legend}." if self._legend else "", self._question(), self._draw())
         return "\n".join(line for line in lines if line)
 
     def step(self, answer: str) -> Step:
         named = self._named.findall(answer)
         if not named:
-            return Step(f"This names no action. {self._asks()}\n{self._drawing()}", info={"no_action": True})
+            return Step(f"This names no action. {self._question()}\n{self._draw()}", info={"no_action": True})
         _, reward, terminated, truncated, _ = self._environment.step(self._actions[named[-1].lower()])
         info = {"truncated": True} if truncated else {}
-        return Step(self._drawing(), reward, terminated or truncated, info)
+        return Step(self._draw(), reward, terminated or truncated, info)
 
     def close(self) -> None:
         self._environment.close()
 
-    def _asks(self) -> str:
+    def _question(self) -> str:
         return f"Answer with one action: {', '.join(self._actions)}."
 
-    def _drawing(self) -> str:
+    def _draw(self) -> str:
         return in_brackets(str(self._environment.render())).strip("\n")
 
 
 def in_brackets(drawing: str) -> str:
     """A drawing with brackets for its colours: [ ] for a background, < > for magenta, ( ) for another."""
     while match := _COLOURED.search(drawing):
-        drawing = drawing[: match.start()] + _bracketed(match["text"], match["codes"]) + drawing[match.end() :]
+        drawing = drawing[: match.start()] + _bracket(match["text"], match["codes"]) + drawing[match.end() :]
     return drawing
 
 
-def _bracketed(text: str, codes: str) -> str:
+def _bracket(text: str, codes: str) -> str:
     left, right = "[]" if _BACKGROUND.search(codes) else "<>" if codes.startswith("35") else "()"
     return f"{left}{text}{right}"
 

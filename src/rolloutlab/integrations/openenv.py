@@ -88,14 +88,14 @@ class RemoteEnvironment:
 
     async def open(self) -> str | None:
         """Get a session, which may take long: many servers have one, or a few. Returns what it waited for."""
-        if await self._connected():
+        if await self._try_to_connect():
             return None
         began = time.monotonic()
         while not self._server.queue.acquire(blocking=False):  # noqa: ASYNC110 - shared by several loops
             await asyncio.sleep(_PAUSE)
         try:
             turn = time.monotonic()
-            while not await self._connected():
+            while not await self._try_to_connect():
                 if time.monotonic() > turn + _PATIENCE:
                     message = f"{self._server.url} had no session for {_PATIENCE:g} s ({_FULL})"
                     raise EpisodeError(message, hint="more max_concurrent_envs, or end what holds its sessions")
@@ -105,7 +105,7 @@ class RemoteEnvironment:
         return f"waited {time.monotonic() - began:.1f} s for a session of {self._server.url} ({_FULL})"
 
     async def reset(self, seed: int) -> str:
-        return _text((await self._asked("reset", {"seed": seed, **self._options})).get("observation"))
+        return _text((await self._ask("reset", {"seed": seed, **self._options})).get("observation"))
 
     async def close(self) -> None:
         if socket := self._socket:
@@ -117,14 +117,14 @@ class RemoteEnvironment:
 
     async def _act(self, **action: Any) -> Step:
         try:
-            result = await self._asked("step", action)
+            result = await self._ask("step", action)
         except InvalidActionError as error:
             return Step(f"error: {error}")
         done = bool(result.get("done"))
         text = _text(result.get("observation")) or ("" if done else "(nothing)")
         return Step(text, float(result.get("reward") or 0.0), done)
 
-    async def _connected(self) -> bool:
+    async def _try_to_connect(self) -> bool:
         """Whether the server gave a session; it says so in its answer to the first message."""
         socket = await JsonSocket.connect(f"{self._server.url}/ws")
         try:
@@ -137,7 +137,7 @@ class RemoteEnvironment:
                 await socket.close()
         return self._socket is socket
 
-    async def _asked(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _ask(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
         assert self._socket, "open comes first"
         try:
             answer = await self._socket.ask({"type": kind, "data": data})
@@ -183,20 +183,20 @@ def _properties(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The fields of an action that a policy fills in."""
     definitions = schema.get("$defs", {})
     fields = schema.get("properties", {})
-    return {name: _inlined(field, definitions) for name, field in fields.items() if name != "metadata"}
+    return {name: _inline(field, definitions) for name, field in fields.items() if name != "metadata"}
 
 
-def _inlined(schema: Any, definitions: Mapping[str, Any], depth: int = 8) -> Any:
+def _inline(schema: Any, definitions: Mapping[str, Any], depth: int = 8) -> Any:
     """A schema with what it refers to in its place, to some depth: the parts of a tool have no definitions."""
     if isinstance(schema, list):
-        return [_inlined(each, definitions, depth) for each in schema]
+        return [_inline(each, definitions, depth) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
     if "$ref" in schema:
         named = definitions.get(str(schema["$ref"]).rpartition("/")[2], {}) if depth else {}
         schema = {**named, **{key: value for key, value in schema.items() if key != "$ref"}}
         depth -= 1
-    return {key: _inlined(value, definitions, depth) for key, value in schema.items()}
+    return {key: _inline(value, definitions, depth) for key, value in schema.items()}
 
 
 def _tool(schema: Mapping[str, Any], properties: Mapping[str, Any], act: Any) -> Any:

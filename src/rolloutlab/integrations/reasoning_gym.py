@@ -37,7 +37,7 @@ class ReasoningGym:
         self._options = options
         self._entries: dict[int, Mapping[str, Any]] = {}
         self._lock = Lock()
-        self._score = self._made(0).score_answer  # one for all: it takes the entry, and some data sets are large
+        self._score = self._make(0).score_answer  # one for all: it takes the entry, and some data sets are large
 
     def rows(self, limit: int | None, seed: int) -> list[dict[str, Any]]:
         seeds = random.Random(seed).sample(range(2**31), limit or 1)  # apart: seeds 1, 2, ... of the package overlap
@@ -57,10 +57,10 @@ class ReasoningGym:
         with self._lock:
             if seed not in self._entries:
                 with _global_generators(seed):
-                    self._entries[seed] = self._made(seed)[0]
+                    self._entries[seed] = self._make(seed)[0]
             return self._entries[seed]
 
-    def _made(self, seed: int) -> Any:
+    def _make(self, seed: int) -> Any:
         """A data set of one question."""
         create = import_package("reasoning_gym", "reasoning-gym").create_dataset
         try:

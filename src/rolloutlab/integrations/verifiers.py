@@ -150,14 +150,14 @@ async def _scores(parts: Sequence[_RubricPart], states: Sequence[dict[str, Any]]
     for function, weight, objects in parts:
         if _is_of_group(function):
             plural = {f"{key}s": [state[key] for state in states] for key in ROLLOUT[:-1]}
-            values = list(await _awaited(function, {**plural, "states": states, **objects}))
+            values = list(await _call_function(function, {**plural, "states": states, **objects}))
             if len(values) != len(states):
                 got = (
                     f"{_name(function)} of the rubric returned {count(len(values), 'value')} for {len(states)} rollouts"
                 )
                 raise RewardError(got, hint="return [0.0 for completion in completions]")
         else:
-            values = [await _awaited(function, {**state, "state": state, **objects}) for state in states]
+            values = [await _call_function(function, {**state, "state": state, **objects}) for state in states]
         if weight is None:
             return values
         for i, value in enumerate(values):
@@ -176,7 +176,7 @@ def _name(function: Any) -> str:
     return str(getattr(function, "__name__", getattr(getattr(function, "func", type(function)), "__name__", "reward")))
 
 
-async def _awaited(function: Any, objects: Mapping[str, Any]) -> Any:
+async def _call_function(function: Any, objects: Mapping[str, Any]) -> Any:
     """The result for those objects that the function names; a plain function runs in a thread."""
     named, everything = wanted(function)
     unbound = objects.keys() - bound_names(function)

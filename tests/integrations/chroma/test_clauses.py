@@ -3,7 +3,7 @@
 import pytest
 
 from rolloutlab.errors import InputError
-from rolloutlab.integrations.chroma.server import Narrowed, clause, narrowed, qualifies
+from rolloutlab.integrations.chroma.server import Narrowed, clause, narrow, qualifies
 from rolloutlab.search.where import DOCUMENT, ID, All, Among, AnyOf, Compare, Contains, Matches
 
 REWARD, MODEL = Compare("reward", "$gt", 0.5), Compare("model", "$eq", "lab/practice")
@@ -30,7 +30,7 @@ PARIS, FIRST = Contains(DOCUMENT, "Paris"), Compare(ID, "$eq", "a")
 )
 def test_every_operator_is_written(where, written):
     assert clause(where) == written
-    assert narrowed(where) == Narrowed(written)
+    assert narrow(where) == Narrowed(written)
 
 
 def test_values_of_two_number_types_are_written_as_one():
@@ -52,9 +52,9 @@ def test_a_number_of_which_the_other_type_has_none_is_looked_for_as_it_is(value)
 
 def test_ids_are_a_list_beside_the_other_conditions():
     among = Among(ID, ("a", "b"))
-    assert narrowed(FIRST) == Narrowed(None, frozenset("a"))
-    assert narrowed(among) == Narrowed(None, frozenset("ab"))
-    assert narrowed(All((among, REWARD, FIRST))) == Narrowed(clause(REWARD), frozenset("a"))
+    assert narrow(FIRST) == Narrowed(None, frozenset("a"))
+    assert narrow(among) == Narrowed(None, frozenset("ab"))
+    assert narrow(All((among, REWARD, FIRST))) == Narrowed(clause(REWARD), frozenset("a"))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_ids_are_a_list_beside_the_other_conditions():
     ],
 )
 def test_other_conditions_on_ids_take_more_than_one_request(where):
-    assert narrowed(where) is None
+    assert narrow(where) is None
 
 
 def test_ids_are_compared_with_ids():

@@ -195,12 +195,12 @@ def test_requests_are_those_that_the_sdk_sends_as_they_are(number, length):
 
     sdk = TrainingClient.__new__(TrainingClient)
     sdk.holder = Holder()
-    datum = Datum([1] * length, [0.0] * (length - 1), [0.0] * (length - 1)).sent()
-    filling = Datum([1, 1], [0.0], [0.0]).sent()
+    datum = Datum([1] * length, [0.0] * (length - 1), [0.0] * (length - 1)).to_sdk()
+    filling = Datum([1, 1], [0.0], [0.0]).to_sdk()
     found = list(tinker_client.divide_into_requests([length] * number))
     assert [i for part in found for i in range(part.start, part.stop)] == list(range(number))
     for part in {part.stop - part.start for part in found}:
-        data = [datum] * part + [filling] * tinker_client.missing([length] * part)
+        data = [datum] * part + [filling] * tinker_client.count_padding([length] * part)
         assert len(list(sdk._chunked_requests_generator(data))) == 1
 
 

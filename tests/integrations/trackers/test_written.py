@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rolloutlab.integrations.trackers.written import added, file_name, identity, in_json, times_of
+from rolloutlab.integrations.trackers.written import file_name, find_added, identity, in_json, times_of
 from tests.runs.tables import BEGIN, table
 
 NAN = math.nan
@@ -26,7 +26,7 @@ NAN = math.nan
     ],
 )
 def test_what_is_added_is_new_and_a_change_is_no_addition(before, after, more):
-    assert added(before, after) == more
+    assert find_added(before, after) == more
 
 
 def test_a_step_without_a_time_has_that_of_a_neighbour():

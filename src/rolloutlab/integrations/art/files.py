@@ -37,7 +37,7 @@ def matches(document: Any) -> bool:
 def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]], *, gzipped: bool, array: bool = False) -> None:
     """Write groups, one per line; `array` makes the file one JSON array of them."""
     lines = (dump_line(_group(group)) for _, group in groups)
-    write_lines(path, _in_array(lines) if array else lines, gzipped=gzipped)
+    write_lines(path, _wrap_in_array(lines) if array else lines, gzipped=gzipped)
 
 
 def read(documents: Iterable[Document], name: str | None) -> Iterator[Recorded]:
@@ -45,7 +45,7 @@ def read(documents: Iterable[Document], name: str | None) -> Iterator[Recorded]:
     for number, (place, value) in enumerate(documents):
         group = validate(ArtGroup, value, place)
         parsed = [
-            validate(wire.Trajectory, _renamed(raw), f"{place}: trajectories.{i}")
+            validate(wire.Trajectory, _rename_messages(raw), f"{place}: trajectories.{i}")
             for i, raw in enumerate(group.trajectories)
         ]
         prompts = [each.messages_and_choices[: prompt_length(each.messages_and_choices)] for each in parsed]
@@ -73,7 +73,7 @@ def _group(group: Group) -> dict[str, Any]:
     }
 
 
-def _in_array(lines: Iterable[str]) -> Iterator[str]:
+def _wrap_in_array(lines: Iterable[str]) -> Iterator[str]:
     opening = "["
     for line in lines:
         yield f"{opening}{line}"
@@ -81,7 +81,7 @@ def _in_array(lines: Iterable[str]) -> Iterator[str]:
     yield "]"
 
 
-def _renamed(raw: Mapping[str, Any]) -> dict[str, Any]:
+def _rename_messages(raw: Mapping[str, Any]) -> dict[str, Any]:
     """A trajectory with its conversation under the name of the specification; the Parquet logs call it `messages`."""
     renamed = dict(raw)
     if "messages" in renamed:

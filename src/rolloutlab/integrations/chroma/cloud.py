@@ -74,7 +74,7 @@ def cloud_payload(search: Search) -> Tree:
     page = {"offset": search.limit.offset, **({"limit": search.limit.limit} if search.limit.limit else {})}
     keys = list(search.select.keys) or ([] if search.rank is None else [SCORE])
     return {
-        "filter": _floats(written.get("where")),
+        "filter": _convert_numbers(written.get("where")),
         "rank": _rank(written["rank"]) if "rank" in written else None,
         "group_by": written.get("group_by", {}),
         "limit": page,
@@ -82,12 +82,12 @@ def cloud_payload(search: Search) -> Tree:
     }
 
 
-def _floats(value: Any) -> Any:
+def _convert_numbers(value: Any) -> Any:
     """A condition in which every number is a float."""
     if isinstance(value, list):
-        return [_floats(item) for item in value]
+        return [_convert_numbers(item) for item in value]
     if isinstance(value, dict):
-        return {name: _floats(item) for name, item in value.items()}
+        return {name: _convert_numbers(item) for name, item in value.items()}
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 

@@ -13,7 +13,7 @@ from rolloutlab.search.rank import EMBEDDING
 from rolloutlab.search.result import Answer
 from rolloutlab.search.where import DOCUMENT, REASONING_TEXT, Among, Contains, Matches, conditions_of
 
-Told = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 
 
 class ChromaCollection:
@@ -28,14 +28,14 @@ class ChromaCollection:
         """Use another embedding model from now on."""
         self._embedder = embedder
 
-    def refresh(self, _progress: Told) -> list[str]:
+    def refresh(self, _progress: OnProgress) -> list[str]:
         """A note that names the URL; there is nothing to update."""
         return [f"at {self.url}"]
 
     def fields(self) -> None:
         """None: the fields are unknown, so any name is allowed."""
 
-    def search(self, search: Search, _progress: Told) -> Answer:
+    def search(self, search: Search, _progress: OnProgress) -> Answer:
         """Execute a search; raises as the server responds.
 
         Raises:

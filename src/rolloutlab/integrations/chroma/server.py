@@ -37,17 +37,17 @@ class Narrowed:
     ids: frozenset[str] | None = None
 
 
-def narrowed(where: Where) -> Narrowed | None:
+def narrow(where: Where) -> Narrowed | None:
     """A condition as one request; None if it needs several."""
     parts = where.parts if isinstance(where, All) else (where,)
-    named = [ids for part in parts if (ids := _named(part)) is not None]
-    rest = [part for part in parts if _named(part) is None]
-    if any(of_ids(part) for part in rest):
+    named = [ids for part in parts if (ids := _required_ids(part)) is not None]
+    rest = [part for part in parts if _required_ids(part) is None]
+    if any(uses_ids(part) for part in rest):
         return None
     return Narrowed(_all(rest) if rest else None, frozenset.intersection(*named) if named else None)
 
 
-def of_ids(where: Where) -> bool:
+def uses_ids(where: Where) -> bool:
     """Whether a condition uses ids."""
     return any(getattr(each, "field", None) == ID for each in conditions.conditions_of(where))
 
@@ -69,7 +69,7 @@ def clause(where: Where) -> Clause:
         case All(parts=parts):
             return _all(parts)
         case AnyOf(parts=parts):
-            return _joined("$or", [clause(part) for part in parts])
+            return _join("$or", [clause(part) for part in parts])
         case Among(values=values) if {type(value) for value in values} == {int, float}:
             return dump_where(replace(where, values=tuple(map(float, values))))
         case Compare() | Among() | Matches():
@@ -77,19 +77,19 @@ def clause(where: Where) -> Clause:
         case Contains(field=field, value=value, negated=negated):
             operator = "$not_contains" if negated else "$contains"
             written = [value] if field == DOCUMENT else _spellings(value)
-            return _joined("$and" if negated else "$or", [{field: {operator: one}} for one in written])
+            return _join("$and" if negated else "$or", [{field: {operator: one}} for one in written])
     raise InputError(f"{where!r} is not known to a Chroma server", hint="F.reward > 0.5")
 
 
 def _all(parts: Sequence[Where]) -> Clause:
-    return _joined("$and", [clause(part) for part in parts])
+    return _join("$and", [clause(part) for part in parts])
 
 
-def _joined(operator: str, clauses: list[Clause]) -> Clause:
+def _join(operator: str, clauses: list[Clause]) -> Clause:
     return clauses[0] if len(clauses) == 1 else {operator: clauses}
 
 
-def _named(where: Where) -> frozenset[str] | None:
+def _required_ids(where: Where) -> frozenset[str] | None:
     """The ids that a condition requires; None if it is not an equality on ids."""
     match where:
         case Compare(field=field, operator="$eq", value=value) if field == ID:
@@ -190,12 +190,12 @@ class ServerSnapshot:
     def filter(self, where: Where | None) -> Places:
         """As `Snapshot`; conditions that mix ids with others are combined here from all ids."""
         if where is None:
-            return self._through(Narrowed())
-        single = narrowed(where)
+            return self._filter_by(Narrowed())
+        single = narrow(where)
         if single is not None and len(single.ids or ()) <= _NAMED:
-            return self._through(single)
+            return self._filter_by(single)
         members = self._members(where)
-        return self._numbered([identity for identity in self._everything if identity in members])
+        return self._number([identity for identity in self._everything if identity in members])
 
     def knn(self, knn: Knn, within: Places) -> Hits:
         """As `Snapshot`. The server cuts ties arbitrarily, so more are requested until the last tie is complete."""
@@ -221,13 +221,13 @@ class ServerSnapshot:
             records |= self._read(ids[start : start + _READ], include)
         return {key: [_value(identity, records.get(identity), key) for identity in ids] for key in keys}
 
-    def _through(self, request: Narrowed) -> Places:
-        places = self._numbered(self._listed(request))
+    def _filter_by(self, request: Narrowed) -> Places:
+        places = self._number(self._list_ids(request))
         self._filtered.append((places, request))
         return places
 
     def _read(self, ids: list[str], include: list[str]) -> dict[str, dict[str, Any]]:
-        got = self._got({"ids": ids, "include": include})
+        got = self._get({"ids": ids, "include": include})
         columns = [getattr(got, name) or [None] * len(got.ids) for name in include]
         rows = zip(got.ids, *columns, strict=True)
         return {identity: dict(zip(include, values, strict=True)) for identity, *values in rows}
@@ -264,33 +264,33 @@ class ServerSnapshot:
 
     def _members(self, where: Where) -> set[str]:
         """Ids of matching records: conditions on ids are evaluated here, the rest by the server."""
-        if not of_ids(where):
-            return set(self._listed(Narrowed(clause(where))))
+        if not uses_ids(where):
+            return set(self._list_ids(Narrowed(clause(where))))
         if not isinstance(where, All | AnyOf):
             return {identity for identity in self._everything if qualifies(identity, where)}
-        others = tuple(part for part in where.parts if not of_ids(part))
-        sets = [self._members(part) for part in where.parts if of_ids(part)]
+        others = tuple(part for part in where.parts if not uses_ids(part))
+        sets = [self._members(part) for part in where.parts if uses_ids(part)]
         sets += [self._members(type(where)(others) if len(others) > 1 else others[0])] if others else []
         return set.intersection(*sets) if isinstance(where, All) else set.union(*sets)
 
     @cached_property
     def _everything(self) -> list[str]:
-        return self._listed(Narrowed())
+        return self._list_ids(Narrowed())
 
-    def _listed(self, request: Narrowed) -> list[str]:
+    def _list_ids(self, request: Narrowed) -> list[str]:
         """Ids, in storage order."""
         ids: list[str] = []
         while True:
             page = {"include": [], "limit": _PAGE, "offset": len(ids), **_restriction(request)}
-            got = self._got(page).ids
+            got = self._get(page).ids
             ids += got
             if len(got) < _PAGE:
                 return ids
 
-    def _got(self, body: dict[str, Any]) -> _Got:
+    def _get(self, body: dict[str, Any]) -> _Got:
         return self._chroma.read(_Got, self._chroma.post(self._collection, "get", body))
 
-    def _numbered(self, ids: list[str]) -> Places:
+    def _number(self, ids: list[str]) -> Places:
         for identity in ids:
             if identity not in self._places:
                 self._places[identity] = len(self._ids)

@@ -104,7 +104,7 @@ def reward(grader: GraderSource, ask: Ask, model: str | None = None) -> ForeignR
         InputError: it is not a grader, or of a kind that is not supported.
     """
     spec = read_grader(grader)
-    made = _checked(spec, partial(_graders, ask=ask, model=model))
+    made = _check_grader(spec, partial(_make_grader, ask=ask, model=model))
 
     def call(name: str, columns: Sequence[str]) -> RewardCall:
         for column in made.columns:
@@ -131,7 +131,7 @@ def read_grader(grader: Any) -> Mapping[str, Any]:
     try:
         text = grader.lstrip("\ufeff \n\r\t") if isinstance(grader, str) else ""
         hint = "--grader grader.json"
-        spec = _parsed(text if text.startswith("{") else path_of(grader, hint).read_text("utf-8-sig"))
+        spec = _parse(text if text.startswith("{") else path_of(grader, hint).read_text("utf-8-sig"))
     except OSError as error:
         raise InputError(f"{grader} cannot be read: {error.strerror}", hint="--grader grader.json") from None
     except UnicodeDecodeError:
@@ -141,7 +141,7 @@ def read_grader(grader: Any) -> Mapping[str, Any]:
     return read_grader(spec)
 
 
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     """The value of a JSON text; ValueError also for a key that is there twice, as two graders of one name would be."""
 
     def values(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def _arguments(members: Sequence[StoredTrajectory], _group: Group) -> Arguments:
     return Arguments((members[0],), {})
 
 
-def _checked(spec: Any, make: Callable[[Mapping[str, Any]], Grader], inside: bool = False) -> Grader:
+def _check_grader(spec: Any, make: Callable[[Mapping[str, Any]], Grader], inside: bool = False) -> Grader:
     kind = spec.get("type") if isinstance(spec, Mapping) else None
     if not isinstance(kind, str) or kind not in _FIELDS or (inside and kind == "multi"):
         known = ", ".join(t for t in _FIELDS if not (inside and t == "multi"))
@@ -175,7 +175,7 @@ def _checked(spec: Any, make: Callable[[Mapping[str, Any]], Grader], inside: boo
     return make(spec)._replace(threshold=None if threshold is None else finite(threshold, "pass_threshold"))
 
 
-def _graders(spec: Mapping[str, Any], *, ask: Ask, model: str | None) -> Grader:
+def _make_grader(spec: Mapping[str, Any], *, ask: Ask, model: str | None) -> Grader:
     kind = spec["type"]
     if kind == "string_check":
         return _comparison(spec, _operation(spec["operation"]))
@@ -184,7 +184,7 @@ def _graders(spec: Mapping[str, Any], *, ask: Ask, model: str | None) -> Grader:
     if kind == "python":
         return _python(spec)
     if kind == "multi":
-        return _multi(spec, partial(_graders, ask=ask, model=model))
+        return _multi(spec, partial(_make_grader, ask=ask, model=model))
     prepared = (score_model if kind == "score_model" else label_model)({**spec, "model": model or spec["model"]}, ask)
     return Grader(*prepared)
 
@@ -242,7 +242,7 @@ def _multi(spec: Mapping[str, Any], make: Callable[[Mapping[str, Any]], Grader])
         inner = dict(zip(names, inner, strict=True))
     if not isinstance(inner, Mapping) or not inner:
         raise InputError("graders must be an object of graders by name", hint='{"name": {"type": ...}, ...}')
-    graders = {name: _checked(each, make, inside=True) for name, each in inner.items()}
+    graders = {name: _check_grader(each, make, inside=True) for name, each in inner.items()}
     formula = Formula(str(spec["calculate_output"]), list(graders))
 
     def grade(trajectory: StoredTrajectory, values: Values) -> Any:

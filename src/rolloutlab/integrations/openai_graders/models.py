@@ -39,12 +39,12 @@ def score_model(spec: Mapping[str, Any], ask: Ask) -> Prepared:
     low, high = _range(spec.get("range", [0, 1]))
 
     def parse(answer: str) -> float:
-        value = _only(answer, "result")
+        value = _find_value(answer, "result")
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             raise ValueError(f"the result is not a number from {low:g} to {high:g}")
         return float(value)
 
-    return _prepared(spec, ask, _SCORE.format(low=low, high=high), parse, low)
+    return _prepare(spec, ask, _SCORE.format(low=low, high=high), parse, low)
 
 
 def label_model(spec: Mapping[str, Any], ask: Ask) -> Prepared:
@@ -56,12 +56,12 @@ def label_model(spec: Mapping[str, Any], ask: Ask) -> Prepared:
         raise InputError(f"the passing label {unknown[0]!r} is not in labels", hint=", ".join(labels))
 
     def parse(answer: str) -> float:
-        label = _only(answer, "label") if answer.strip() not in labels else answer.strip()
+        label = _find_value(answer, "label") if answer.strip() not in labels else answer.strip()
         if label not in labels:
             raise ValueError(f"the label is not one of {', '.join(labels)}")
         return float(label in passing)
 
-    return _prepared(spec, ask, _LABEL.format(labels=json.dumps(labels, ensure_ascii=False)), parse, 0.0)
+    return _prepare(spec, ask, _LABEL.format(labels=json.dumps(labels, ensure_ascii=False)), parse, 0.0)
 
 
 def _range(given: Any) -> tuple[float, float]:
@@ -73,7 +73,7 @@ def _range(given: Any) -> tuple[float, float]:
     return low, high
 
 
-def _prepared(spec: Mapping[str, Any], ask: Ask, form: str, parse: Callable[[str], float], lowest: float) -> Prepared:
+def _prepare(spec: Mapping[str, Any], ask: Ask, form: str, parse: Callable[[str], float], lowest: float) -> Prepared:
     messages = [_message(each) for each in spec["input"]] if isinstance(spec["input"], list) else None
     if not messages or not isinstance(spec["model"], str):
         raise InputError(
@@ -82,15 +82,17 @@ def _prepared(spec: Mapping[str, Any], ask: Ask, form: str, parse: Callable[[str
     options = _options(spec.get("sampling_params") or {})
 
     def grade(trajectory: StoredTrajectory, values: Mapping[str, Any]) -> float:
-        filled = [{"role": role, "content": [_filled(p, values) for p in parts]} for role, parts in messages]
+        filled = [{"role": role, "content": [_fill(p, values) for p in parts]} for role, parts in messages]
         head = {"role": "system", "content": form}
-        return _answered(trajectory, {"model": spec["model"], **options}, [head, *map(_plain, filled)], ask, parse)
+        return _ask_until_parsed(
+            trajectory, {"model": spec["model"], **options}, [head, *map(_plain, filled)], ask, parse
+        )
 
     columns = [c for _, parts in messages for _, template in parts for c in template.columns]
     return grade, columns, lowest
 
 
-def _answered(
+def _ask_until_parsed(
     trajectory: StoredTrajectory,
     request: Mapping[str, Any],
     messages: list[Any],
@@ -118,7 +120,7 @@ def _answered(
     raise RewardError(f"the grader's model gave no usable answer for {trajectory.name} in {TRIES} tries: {problem}")
 
 
-def _only(answer: str, key: str) -> Any:
+def _find_value(answer: str, key: str) -> Any:
     """The value of that key in the one JSON object that has it, or the answer itself where it is JSON but no object."""
     answer = answer.rpartition("</think>")[2]
     having = [value for value in find_json_objects(answer) if key in value]
@@ -151,7 +153,7 @@ def _part(given: Any) -> tuple[str, Template]:
     raise InputError(f"{kind!r} is not a part of a message that is supported", hint="input_text, input_image")
 
 
-def _filled(part: tuple[str, Template], values: Mapping[str, Any]) -> dict[str, Any]:
+def _fill(part: tuple[str, Template], values: Mapping[str, Any]) -> dict[str, Any]:
     kind, template = part
     text = template.fill(values)
     return {"type": kind, kind: text if kind == "text" else {"url": text}}

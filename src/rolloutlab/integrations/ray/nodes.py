@@ -121,7 +121,7 @@ class Nodes:
         reasons += [(node, f"no {what}: {line}") for (node, what), line in list(self.failed.items())]
         return "; ".join(f"{addresses[node]} ({why})" for node, why in reasons if node in addresses)
 
-    def none(self, problem: str) -> RolloutlabError:
+    def no_node_error(self, problem: str) -> RolloutlabError:
         """The error if no node can do something, which `problem` says."""
         unused = self.unused()
         ours = ServiceError(f"{problem}: {unused}" if unused else problem, hint=HINT)

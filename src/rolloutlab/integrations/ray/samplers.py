@@ -80,7 +80,7 @@ class RaySampler:
         """As of `Engine`."""
         return await asyncio.to_thread(self._inference.logprobs, await self._adapter(adapters[0]), sequences)
 
-    async def computed(self) -> int:
+    async def count_computed(self) -> int:
         """How many layers so far, of any request."""
         return self._computed
 
@@ -130,7 +130,7 @@ class Samplers:
         for first in asyncio.as_completed(list(self._starting.values())):
             if loaded := await first:
                 return loaded
-        raise self._nodes.none("no node of the cluster can sample")
+        raise self._nodes.no_node_error("no node of the cluster can sample")
 
     async def watch(self) -> None:
         """Keep a sampler on each node that lives, until cancelled."""
@@ -226,7 +226,7 @@ class Samplers:
             self._lose(node)
         for node in nodes.keys() - self.ready.keys() - self._starting.keys() - self._nodes.refused.keys():
             task = self._starting[node] = asyncio.create_task(self._load(node, nodes[node]))
-            task.add_done_callback(partial(self._started, node))
+            task.add_done_callback(partial(self._allow_restart, node))
 
     async def _load(self, node: str, threads: int) -> Loaded | None:
         """What a new sampler has loaded; None where the node is lost or cannot."""
@@ -247,13 +247,13 @@ class Samplers:
         self._any.set()
         return loaded
 
-    def _started(self, node: str, _task: object) -> None:
+    def _allow_restart(self, node: str, _task: object) -> None:
         """Another one may be started on a node: at once where it is lost, and after a pause where none started."""
         asyncio.get_running_loop().call_later(self._pauses.get(node, 0.0), self._starting.pop, node)
 
     async def _guard(self, node: str, sampler: Any) -> None:
         """End a sampler that does not answer, or has work and computes nothing: its requests then go elsewhere."""
-        ask, before, since = sampler.computed, -1, time.monotonic()
+        ask, before, since = sampler.count_computed, -1, time.monotonic()
         while self.ready.get(node) is sampler:
             try:
                 computed = await asyncio.wait_for(ask.remote(), self._patience)

@@ -261,7 +261,7 @@ class Trainers:
         while self._load() < len(before):  # some were lost meanwhile: new ones on the nodes that live
             before = {}
         if not self.ranks:
-            raise self._nodes.none("no node of the cluster trains")
+            raise self._nodes.no_node_error("no node of the cluster trains")
         return dict(self.ranks)
 
     def _load(self) -> int:
@@ -275,7 +275,7 @@ class Trainers:
         for node, answer in answers.items():
             rank = self.ranks[node]
             try:
-                rank.loaded = self._loaded(node, answer, first=rank.loaded is None)
+                rank.loaded = self._wait_for_load(node, answer, first=rank.loaded is None)
                 self._nodes.check(node, "trainer", rank.loaded)
             except PolicyError as error:
                 self._nodes.refuse(node, error)
@@ -285,7 +285,7 @@ class Trainers:
                 self._lose(node)
         return len(self.ranks)
 
-    def _loaded(self, node: str, answer: Any, *, first: bool) -> Loaded:
+    def _wait_for_load(self, node: str, answer: Any, *, first: bool) -> Loaded:
         """What a trainer has loaded; the first time that takes as long as it takes, while its node lives."""
         while True:
             try:

@@ -72,7 +72,7 @@ class Datum:
     logprobs: Sequence[float] | None = None
     advantages: Sequence[float] | None = None
 
-    def sent(self) -> Any:
+    def to_sdk(self) -> Any:
         inputs: dict[str, Any] = {"target_tokens": _integers(self.ids[1:])}
         if self.logprobs is not None and self.advantages is not None:
             inputs |= {"logprobs": _floats(self.logprobs), "advantages": _floats(self.advantages)}
@@ -156,7 +156,7 @@ class TinkerClient:
     def models(self) -> list[str]:
         """Names of the bases that the server offers."""
         offered = self._result(
-            _in_thread(self._service.get_server_capabilities), seconds=_CONNECT_SECONDS
+            _run_in_thread(self._service.get_server_capabilities), seconds=_CONNECT_SECONDS
         ).supported_models
         return [name for each in offered if (name := each.model_name)]
 
@@ -164,11 +164,11 @@ class TinkerClient:
         """A model: new, or of a saved state, with AdamW's moments or without."""
         if state is None:
             kind = {"rank": self.rank, "seed": self._seed, "train_unembed": False}
-            made = _in_thread(lambda: self._service.create_lora_training_client(self.model, **kind))
+            made = _run_in_thread(lambda: self._service.create_lora_training_client(self.model, **kind))
         elif optimizer:
-            made = _in_thread(lambda: self._service.create_training_client_from_state_with_optimizer(state))
+            made = _run_in_thread(lambda: self._service.create_training_client_from_state_with_optimizer(state))
         else:
-            made = _in_thread(lambda: self._service.create_training_client_from_state(state))
+            made = _run_in_thread(lambda: self._service.create_training_client_from_state(state))
         try:
             return self._result(made, cancelled)
         except (Cancelled, BrokenOffError):
@@ -199,7 +199,7 @@ class TinkerClient:
         """
         scored: list[list[float]] = []
         for part in _parts(sequences):
-            data = [Datum(ids).sent() for ids in [*part, *[part[0][:2]] * missing(map(len, part))]]
+            data = [Datum(ids).to_sdk() for ids in [*part, *[part[0][:2]] * count_padding(map(len, part))]]
             answer = self._call(partial(model.forward, data, "cross_entropy"), cancelled)
             with self._errors():
                 outputs = answer.loss_fn_outputs[: len(part)]
@@ -211,7 +211,7 @@ class TinkerClient:
 
     def learn(self, model: Any, examples: Sequence[Datum], cancelled: Cancel | None = None) -> None:
         """Add the gradient of -sum(advantages · exp(new - logprobs)) to those of the next step, as the server does."""
-        data = [each.sent() for each in examples]
+        data = [each.to_sdk() for each in examples]
         self._call(lambda: model.forward_backward(data, "importance_sampling"), cancelled)
 
     def step(self, model: Any, adam: Adam) -> float:
@@ -243,14 +243,16 @@ class TinkerClient:
 
     def _sampler(self, weights: Any) -> tuple[str, Any]:
         path = str(weights.path)
-        return path, self._result(_in_thread(lambda: self._service.create_sampling_client(model_path=path)))
+        return path, self._result(_run_in_thread(lambda: self._service.create_sampling_client(model_path=path)))
 
     def sample(self, sampler: Any, prompt: Sequence[int], settings: Sampling, count: int) -> Any:
-        """Post so many completions, the seed of each 1 above that before it; `sampled` waits for them."""
+        """Post so many completions, the seed of each 1 above that before it; `await_samples` waits for them."""
         values = {**vars(settings), "stop": list(settings.stop)}
         return sampler.sample(types.ModelInput.from_ints(list(prompt)), count, types.SamplingParams(**values))
 
-    def sampled(self, posted: Any, count: int, cancelled: Cancel | None = None) -> list[tuple[list[int], list[float]]]:
+    def await_samples(
+        self, posted: Any, count: int, cancelled: Cancel | None = None
+    ) -> list[tuple[list[int], list[float]]]:
         """Tokens of each completion and their logprobs."""
         answer = self._result(posted, cancelled)
         with self._errors():
@@ -353,7 +355,7 @@ def _client_without_redirects(url: str) -> Any:
     return DefaultAsyncHttpxClient(base_url=url, follow_redirects=False)
 
 
-def _in_thread(function: Callable[[], Any]) -> "Future[Any]":
+def _run_in_thread(function: Callable[[], Any]) -> "Future[Any]":
     """The value of a call that blocks for as long as the server likes; later versions of the SDK return a future."""
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
@@ -393,7 +395,7 @@ def divide_into_requests(lengths: Sequence[int]) -> Iterator[slice]:
         yield slice(begin, len(lengths))
 
 
-def missing(lengths: Iterable[int]) -> int:
+def count_padding(lengths: Iterable[int]) -> int:
     """How many sequences a request with some of these lengths is filled up by."""
     each = list(lengths)
     return -len(each) % _ALIKE if max(each) <= _SHORT else 0

@@ -32,7 +32,7 @@ from rolloutlab.integrations.tinker.trainer import (
     TinkerTrainer,
     TinkerTrial,
     measure,
-    trained,
+    select_trained,
 )
 from rolloutlab.policy.base import Base
 from rolloutlab.policy.checkpoints import check_checkpoint, map_read_errors, map_write_errors
@@ -252,10 +252,10 @@ class TinkerEngine:
         return work(self._slot(state))
 
     def _slot(self, state: str | None) -> _Slot:
-        if slot := self._present(state):
+        if slot := self._find_slot(state):
             return slot
         with self._making:
-            if slot := self._present(state):
+            if slot := self._find_slot(state):
                 return slot
             steps = self._client.steps
             model = self._create(state)
@@ -263,7 +263,7 @@ class TinkerEngine:
             self._keep(state, slot)
             return slot
 
-    def _present(self, state: str | None) -> _Slot | None:
+    def _find_slot(self, state: str | None) -> _Slot | None:
         """The model of a state, unless steps of other models have shrunk it; a new adapter is zero, however small."""
         with self._lock:
             if not (slot := self._slots.get(state)):
@@ -316,7 +316,7 @@ class TinkerEngine:
             self._check(each)
         answers = self._with_slot(state, lambda slot: self._client.logprobs(slot.model, ids, cancelled))
         for i, logprobs in zip(some, answers, strict=True):
-            scored[i] = trained(logprobs, sequences[i])
+            scored[i] = select_trained(logprobs, sequences[i])
         return scored
 
     def _complete(
@@ -325,13 +325,15 @@ class TinkerEngine:
         starts = [request.forced[: request.max_tokens] for request in requests]
         forced = {(r.prompt, start) for r, start in zip(requests, starts, strict=True) if start}
         scored = {pair: self._client.logprobs(slot.model, [[*pair[0], *pair[1]]], cancelled)[0] for pair in forced}
-        groups = _asked_together(requests)
+        groups = _group_requests(requests)
         posted = [self._post(slot, group) for group in groups]
         try:
             sampled = [
                 row
                 for group, each in zip(groups, posted, strict=True)
-                for row in (self._client.sampled(each, len(group), cancelled) if each else [([], [])] * len(group))
+                for row in (
+                    self._client.await_samples(each, len(group), cancelled) if each else [([], [])] * len(group)
+                )
             ]
         finally:
             for each in filter(None, posted):
@@ -353,7 +355,7 @@ class TinkerEngine:
         return self._client.sample(slot.sampler, [*first.prompt, *start], settings, len(group))
 
 
-def _asked_together(requests: Sequence[CompletionRequest]) -> list[list[CompletionRequest]]:
+def _group_requests(requests: Sequence[CompletionRequest]) -> list[list[CompletionRequest]]:
     """Completions in groups that differ in their index alone, each 1 above that before it, as servers count seeds."""
     numbered = enumerate(requests)
     alike = groupby(numbered, key=lambda each: (replace(each[1], index=0), each[1].index - each[0]))

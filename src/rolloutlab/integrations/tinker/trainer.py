@@ -21,8 +21,8 @@ from rolloutlab.integrations.tinker.client import (
     Datum,
     LostModelError,
     TinkerClient,
+    count_padding,
     divide_into_requests,
-    missing,
 )
 from rolloutlab.policy.custom_loss import CustomLoss, load_loss
 from rolloutlab.policy.loss import StepLoss, step_loss
@@ -73,7 +73,7 @@ def measure(client: TinkerClient, create: Callable[[], Any]) -> Capabilities:
     Raises ServiceError: it is neither a mean nor a sum, or as of `TinkerClient`.
     """
     short, long = [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6, 7, 8, 9]
-    still = _plain(0.0, eps=1e-8)
+    still = _plain_adam(0.0, eps=1e-8)
     models = [create()]
     try:
         (model,) = models
@@ -205,11 +205,11 @@ class TinkerTrainer:
                 reported = self._reported
                 try:
                     steps = self._begin() if steps is None else steps
-                    return self._steps(steps, progress)
+                    return self._take_steps(steps, progress)
                 except (LostModelError, UnreachableError) as error:
                     if self._reported > reported:
                         failures = outages = 0
-                    away = self._waited(error)
+                    away = self._wait_for_server(error)
                     failures, outages = failures + (not away), outages + away
                     if failures == _ATTEMPTS or outages == _OUTAGES:
                         raise
@@ -218,12 +218,12 @@ class TinkerTrainer:
 
     def _begin(self) -> list[Step]:
         torch.manual_seed(self._task.seed)
-        steps = self._prepared()
+        steps = self._prepare_steps()
         if self._task.loss_source:
             self._loss = load_loss(self._task.loss_source, self._callbacks.cancelled, self._callbacks.in_user_code)
         return steps
 
-    def _waited(self, error: ServiceError) -> bool:
+    def _wait_for_server(self, error: ServiceError) -> bool:
         """Wait while the server is away; whether it was, rather than answering, but not this job's request."""
         if isinstance(error, LostModelError):
             return False
@@ -249,7 +249,7 @@ class TinkerTrainer:
         while self._left:
             self._client.unload(self._left.pop())
 
-    def _steps(self, steps: Sequence[Step], progress: SavedProgress) -> Trained:
+    def _take_steps(self, steps: Sequence[Step], progress: SavedProgress) -> Trained:
         state, reported = progress.read() or (self._start, [])
         self._free()
         model = self._open(state, progress)
@@ -287,7 +287,7 @@ class TinkerTrainer:
         self._callbacks.report("gradient_step", metrics)
         self._reported += 1
 
-    def _prepared(self) -> list[Step]:
+    def _prepare_steps(self) -> list[Step]:
         """The steps with the logprobs that are known before the first step, as `policy.trainer` has them."""
         options, (start, base, reference) = self._task.options, self._scores
         sequences = [s for step in self._task.steps for s in step.sequences]
@@ -349,7 +349,7 @@ class TinkerTrainer:
             if type(error) is ServiceError:  # it answers, but with no numbers
                 raise TrainingError("the weights are no longer finite", hint="a lower learning_rate") from error
             raise
-        return [trained(each, tokens) for each, tokens in zip(scored, sequences, strict=True)]
+        return [select_trained(each, tokens) for each, tokens in zip(scored, sequences, strict=True)]
 
 
 class TinkerTrial:
@@ -361,12 +361,12 @@ class TinkerTrial:
     def logprobs(self, sequences: Sequence[TokenSequence]) -> list[Tensor]:
         """See `TrialModel`."""
         scored = self._client.logprobs(self._model, [list(each.ids) for each in sequences])
-        return [trained(each, tokens) for each, tokens in zip(scored, sequences, strict=True)]
+        return [select_trained(each, tokens) for each, tokens in zip(scored, sequences, strict=True)]
 
     def step(self, sloped: SlopedStep, rate: float, eps: float | None = None, max_norm: float = 0.0) -> float:
         """See `TrialModel`."""
         requested = make_requests(sloped, self.logprobs([tokens for tokens, _ in sloped]), self._capabilities)
-        adam = Adam(rate) if eps is None else replace(_plain(rate, eps), grad_clip_norm=max_norm)
+        adam = Adam(rate) if eps is None else replace(_plain_adam(rate, eps), grad_clip_norm=max_norm)
         return _step(self._client, self._model, (each.examples for each in requested), adam)
 
 
@@ -388,7 +388,7 @@ def make_requests(sloped: SlopedStep, new: Sequence[Tensor], capabilities: Capab
     if len(parts) > 1 and not capabilities.adds:
         message = f"the server forgets the gradients of all but the last of {len(parts)} requests that the step needs"
         raise ServiceError(message, hint="a smaller groups_per_step")
-    filled = [missing(len(tokens) for tokens, _ in sloped[part]) for part in parts]
+    filled = [count_padding(len(tokens) for tokens, _ in sloped[part]) for part in parts]
     total = len(sloped) + sum(filled)
     for part, missed in zip(parts, filled, strict=True):
         some = sloped[part]
@@ -408,12 +408,12 @@ def _example(tokens: TokenSequence, slope_S: Tensor, new_S: Tensor, capabilities
     return Datum(list(tokens.ids), logprobs.tolist(), advantages.tolist())
 
 
-def trained(logprobs: Sequence[float], tokens: TokenSequence) -> Tensor:
+def select_trained(logprobs: Sequence[float], tokens: TokenSequence) -> Tensor:
     """Those of the trained tokens, of one for each token but the first."""
     return torch.tensor(logprobs)[trained_positions(tokens) - 1]
 
 
-def _plain(rate: float, eps: float) -> Adam:
+def _plain_adam(rate: float, eps: float) -> Adam:
     """A step that is proportional to the gradient where eps is far above it."""
     return Adam(rate, beta1=0.0, beta2=0.0, eps=eps, weight_decay=0.0, grad_clip_norm=0.0)
 

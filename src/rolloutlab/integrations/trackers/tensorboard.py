@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rolloutlab.fsutil import locked, path_of, refused, remove
-from rolloutlab.integrations.trackers.written import ByStep, added, file_name, in_json, required, times_of
+from rolloutlab.integrations.trackers.written import ByStep, file_name, find_added, import_package, in_json, times_of
 from rolloutlab.runs.table import RunTable
 
 _HINT = 'report_to=["tensorboard:FOLDER"]'
@@ -23,7 +23,7 @@ _HEADER, _CHECKSUM = 12, 4  # bytes of a record before and after its content
 
 def open_tracker(place: str, home: Path) -> "EventFiles":
     """Open a folder of runs: `place`, or `runs` in the lab folder."""
-    required("tensorboard")
+    import_package("tensorboard")
     return EventFiles(path_of(place, _HINT) if place else home / "runs")
 
 
@@ -53,8 +53,8 @@ def _update(folder: Path, run: RunTable) -> None:
     """Make the last file of ours in a folder have the run; the caller holds the folder's lock."""
     files = sorted(folder.glob(f"{_PREFIX}*{_SUFFIX}"))
     before, is_whole = _read(files[-1]) if files else ({}, False)
-    after = {step: {name: _rounded(value) for name, value in each.items()} for step, each in run.by_step().items()}
-    more = added(before, after)
+    after = {step: {name: _round(value) for name, value in each.items()} for step, each in run.by_step().items()}
+    more = find_added(before, after)
     if is_whole and more is not None and _follows(before, more):
         with files[-1].open("ab") as file:
             file.writelines(map(_record, _events(run, more)))
@@ -75,7 +75,7 @@ def _update(folder: Path, run: RunTable) -> None:
         older.unlink()
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     """The number that TensorBoard keeps: the nearest float32, infinite beyond its range."""
     import numpy as np
 

@@ -13,7 +13,14 @@ from typing import Any
 
 from rolloutlab.errors import InputError, LabError, described
 from rolloutlab.fsutil import locked, own
-from rolloutlab.integrations.trackers.written import ByStep, added, identity, in_json, required, times_of
+from rolloutlab.integrations.trackers.written import (
+    ByStep,
+    find_added,
+    identity,
+    import_package,
+    numbers_of,
+    times_of,
+)
 from rolloutlab.runs.table import RunTable
 
 _ELSEWHERE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
@@ -22,7 +29,7 @@ _ELSEWHERE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 
 def open_tracker(place: str, home: Path) -> "TrackioRuns":
     """Open a project of Trackio: `place`, or that of each run."""
-    required("trackio")
+    import_package("trackio")
     return TrackioRuns(place, home)
 
 
@@ -79,8 +86,8 @@ def _update(run: RunTable, project: str, name: str) -> None:
     ours = sorted(int(each.rpartition("-")[2]) for each in names if each.rpartition("-")[0] == name)
     last = ours.pop() if ours else 0
     shown = names.get(f"{name}-{last}", run.name)  # another one if the user has renamed it in the dashboard
-    before, after = _read(project, f"{name}-{last}"), _numbers(run)
-    more = added(before, after)
+    before, after = _read(project, f"{name}-{last}"), numbers_of(run)
+    more = find_added(before, after)
     if more is None:
         ours.append(last)
         more, last = after, last + 1
@@ -96,15 +103,6 @@ def _update(run: RunTable, project: str, name: str) -> None:
     )
     for older in ours:
         SQLiteStorage.delete_run(project, shown, run_id=f"{name}-{older}")
-
-
-def _numbers(run: RunTable) -> dict[int, dict[str, float]]:
-    """The numbers of the steps that have some, as its JSON can have them."""
-    return {
-        step: {name: in_json(value) for name, value in numbers.items()}
-        for step, numbers in run.by_step().items()
-        if numbers
-    }
 
 
 def _read(project: str, run_id: str) -> ByStep:

@@ -17,7 +17,14 @@ from urllib.parse import urlsplit
 from rolloutlab.api.http.ip_scope import on_this_machine
 from rolloutlab.errors import InputError, LabError, UnreachableError, described
 from rolloutlab.fsutil import Lock, own, refused, remove, write_private
-from rolloutlab.integrations.trackers.written import ByStep, added, identity, in_json, required, times_of
+from rolloutlab.integrations.trackers.written import (
+    ByStep,
+    find_added,
+    identity,
+    import_package,
+    numbers_of,
+    times_of,
+)
 from rolloutlab.runs.table import RunTable
 
 _LONGEST_WAIT = 600.0  # seconds for another kernel that sends the same run
@@ -27,7 +34,7 @@ _HINT = 'report_to=["wandb:ENTITY/PROJECT"]'
 
 def open_tracker(place: str, home: Path) -> "WandbRuns":
     """Open a project of W&B: `PROJECT` or `ENTITY/PROJECT`; without one, the project of each run."""
-    required("wandb")
+    import_package("wandb")
     entity, _, project = place.rpartition("/")
     return WandbRuns(entity or None, project, home)
 
@@ -64,7 +71,7 @@ class WandbRuns:
         """Write a folder with the whole run, then remove the older one, unless it has been sent by `wandb sync`."""
         begun = self._begin(run, project, name, "offline")
         kept = Path(begun.dir).parent
-        _fill(begun, run, _numbers(run))
+        _fill(begun, run, numbers_of(run))
         for older in folder.glob(f"offline-run-*-{name}*"):
             if older != kept and not list(older.glob("*.synced")):
                 remove(older)
@@ -80,8 +87,8 @@ class WandbRuns:
         unsent: dict[str, Any] = {"number": 0, "sending": False, "rows": {}}
         sent = json.loads(record.read_text()) if record.exists() else unsent
         before = {int(step): numbers for step, numbers in sent["rows"].items()}
-        after, number = _numbers(run), sent["number"]
-        more, note = added(before, after), ""
+        after, number = numbers_of(run), sent["number"]
+        more, note = find_added(before, after), ""
         if more is None or sent["sending"]:
             why = "numbers have changed" if more is None else "an earlier transfer broke off"
             number, more, note = number + 1, after, f"; a new run, since {why}: the older one stays there"
@@ -136,15 +143,6 @@ _SETTINGS: Mapping[str, Any] = {
     "x_save_requirements": False, "init_timeout": 60,
 }  # fmt: skip
 """Nothing is sent but the numbers and the options: no code, no packages, no output of cells, no name of the machine."""
-
-
-def _numbers(run: RunTable) -> dict[int, dict[str, float]]:
-    """The numbers of the steps that have some."""
-    return {
-        step: {name: in_json(value) for name, value in numbers.items()}
-        for step, numbers in run.by_step().items()
-        if numbers
-    }
 
 
 def _server() -> str | None:

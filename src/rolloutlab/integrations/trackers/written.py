@@ -16,7 +16,7 @@ ByStep = Mapping[int, Mapping[str, float]]
 _LONGEST = 240  # bytes of a file name; file systems take 255
 
 
-def required(module: str) -> ModuleType:
+def import_package(module: str) -> ModuleType:
     """Import a tracker's package. InputError: it is not installed, or cannot be imported."""
     try:
         return importlib.import_module(module)
@@ -35,7 +35,7 @@ def _broken(module: str, error: Exception) -> InputError:
     return InputError(f"{module} cannot be imported: {described(error)}", hint=hint)
 
 
-def added(before: ByStep, after: ByStep) -> dict[int, dict[str, float]] | None:
+def find_added(before: ByStep, after: ByStep) -> dict[int, dict[str, float]] | None:
     """What is to be added to `before` to have `after`; None if something of `before` has changed or is gone."""
     for step, numbers in before.items():
         wanted = after.get(step, {})
@@ -60,6 +60,15 @@ def in_json(value: float) -> float:
         except OverflowError:
             return math.inf if value > 0 else -math.inf
     return value
+
+
+def numbers_of(run: RunTable) -> dict[int, dict[str, float]]:
+    """Return the numbers of the steps that have some, as JSON can have them."""
+    return {
+        step: {name: in_json(value) for name, value in numbers.items()}
+        for step, numbers in run.by_step().items()
+        if numbers
+    }
 
 
 def times_of(run: RunTable) -> dict[int, datetime]:

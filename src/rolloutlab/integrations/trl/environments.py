@@ -47,7 +47,7 @@ def _functions(given: Any) -> list[Callable[..., Any]]:
     return functions
 
 
-async def _called(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+async def _call(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     """What a function returns for those arguments that it takes."""
     parameters = inspect.signature(function).parameters
     everything = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
@@ -119,7 +119,9 @@ class TrlEnvironment:
         except TypeError as error:
             raise InputError(f"it does not take the row: {error}", hint="def reset(self, **row)") from None
         observation = self._environment.reset(**self._row)
-        return self._begun_async(observation) if inspect.isawaitable(observation) else self._begun(observation)
+        return (
+            self._open_async(observation) if inspect.isawaitable(observation) else self._open_conversation(observation)
+        )
 
     async def score(self, conversation: tuple[list[Any], list[Any]]) -> float | None:
         """The sum of what the reward functions return, of `get_reward` too; None where none of them applies."""
@@ -129,19 +131,19 @@ class TrlEnvironment:
         logs = {"log_extra": lambda *_: None, "log_metric": lambda *_: None}
         rewards = []
         for function in self._functions:
-            values = list(await _called(function, {**given, **logs, "trainer_state": None}))
+            values = list(await _call(function, {**given, **logs, "trainer_state": None}))
             if len(values) != 1:
                 message = f"a reward function returned {len(values)} rewards for one environment"
                 raise InputError(message, hint="return [env.reward for env in environments]")
             rewards += [value for value in values if value is not None and value == value]
         if hasattr(self, "get_reward"):
-            rewards.append(await _called(self.get_reward, {}))
+            rewards.append(await _call(self.get_reward, {}))
         return math.fsum(rewards) if rewards else None
 
-    async def _begun_async(self, observation: Any) -> Observation:
-        return self._begun(await observation)
+    async def _open_async(self, observation: Any) -> Observation:
+        return self._open_conversation(await observation)
 
-    def _begun(self, observation: str | None) -> Observation:
+    def _open_conversation(self, observation: str | None) -> Observation:
         prompt = self._row.get("prompt")
         if not isinstance(prompt, list) or not prompt:
             return observation

@@ -75,7 +75,7 @@ def _call(function: Any, conversational: bool | None, name: str, columns: Sequen
 
     logs = [log for log in _LOGS if log in named or all_columns]
     asynchronous = is_asynchronous(function)
-    hinted: Hinted = nullcontext if form is not None else partial(_hinted, name or getattr(function, "__name__", "f"))
+    hinted: Hinted = nullcontext if form is not None else partial(_add_hint, name or getattr(function, "__name__", "f"))
     called = _with_logs_async(function, logs, hinted) if asynchronous else _with_logs(function, logs, hinted)
     return RewardCall(name, called, "group", "TRL", asynchronous, arguments)
 
@@ -101,7 +101,7 @@ def _with_logs_async(function: Any, logs: Sequence[str], hinted: Hinted) -> Call
 
 
 @contextmanager
-def _hinted(name: str, arguments: Mapping[str, Any]) -> Iterator[None]:
+def _add_hint(name: str, arguments: Mapping[str, Any]) -> Iterator[None]:
     """Give an error a hint where a function reads completions as messages that are texts, or the other way round."""
     try:
         yield

@@ -86,7 +86,7 @@ class VllmSampled:
         self._engine, self._url, self._key = engine, url, key
         self._http = http or HttpClient()
         try:
-            card = self._http.run(self._served(names))
+            card = self._http.run(self._find_served(names))
         except BaseException:
             self.close()
             raise
@@ -152,12 +152,12 @@ class VllmSampled:
     ) -> Completion:
         model = await self._model_of(checkpoint)
         try:
-            return await self._received(model, request, on_token)
+            return await self._receive(model, request, on_token)
         except NotFoundError:  # the server was started again, or dropped the adapter
             self._loading.pop(model, None)
-            return await self._received(await self._model_of(checkpoint), request, on_token)
+            return await self._receive(await self._model_of(checkpoint), request, on_token)
 
-    async def _received(self, model: str, request: CompletionRequest, on_token: OnToken | None) -> Completion:
+    async def _receive(self, model: str, request: CompletionRequest, on_token: OnToken | None) -> Completion:
         received = self._receiver.open(request, on_token)
         reason: str | None = None
         async with aclosing(self._choices(_body(model, request, self.base.end_ids), stream=bool(on_token))) as choices:
@@ -197,7 +197,7 @@ class VllmSampled:
     async def _post(self, url: str, body: Any) -> Any:
         return await self._http.request("POST", url, token=self._key, json=body, timeout=_TIMEOUT, retry=True)
 
-    async def _served(self, names: Collection[str]) -> _Card:
+    async def _find_served(self, names: Collection[str]) -> _Card:
         try:
             self._http.unencrypted.check(self._url, ["Authorization"] if self._key else [])
             answer = await self._http.request("GET", f"{self._url}/v1/models", token=self._key, timeout=10.0)
@@ -232,7 +232,7 @@ class VllmSampled:
     async def _load(self, name: str, checkpoint: Path) -> None:
         body = {"lora_name": name, "lora_path": str(checkpoint)}
         try:
-            await self._adapters_changed("load", body)
+            await self._change_adapters("load", body)
         except NotOfferedError as error:
             raise ServiceError(f"{self._url} loads no adapters while it runs", hint=_START) from error
         except NotFoundError as error:
@@ -247,9 +247,9 @@ class VllmSampled:
     async def _unload(self, name: str) -> None:
         self._loading.pop(name, None)
         with suppress(RolloutlabError):
-            await self._adapters_changed("unload", {"lora_name": name})
+            await self._change_adapters("unload", {"lora_name": name})
 
-    async def _adapters_changed(self, verb: str, body: Mapping[str, str]) -> None:
+    async def _change_adapters(self, verb: str, body: Mapping[str, str]) -> None:
         """POST /v1/{verb}_lora_adapter, which answers with a sentence and no JSON."""
         url = f"{self._url}/v1/{verb}_lora_adapter"
         async with aclosing(self._http.events(url, token=self._key, content=json.dumps(body), timeout=600.0)) as answer:
