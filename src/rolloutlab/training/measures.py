@@ -75,9 +75,9 @@ def measure(scoring: NewScoring | None, plan: SamplingConfig | None, groups: Seq
 
 def were_changed(words: Sequence[str]) -> str:
     """Return that these were changed, as a clause: `reward was changed`, `prompt and held-out rows were changed`."""
-    told = [word for word in words if word.removeprefix("held-out ") not in words or not word.startswith("held-out ")]
-    were = "were" if len(told) > 1 or told[0].endswith("rows") else "was"
-    return f"{' and '.join(told)} {were} changed"
+    named = [word for word in words if word.removeprefix("held-out ") not in words or not word.startswith("held-out ")]
+    were = "were" if len(named) > 1 or named[0].endswith("rows") else "was"
+    return f"{' and '.join(named)} {were} changed"
 
 
 def held_out_name(name: str) -> str:
