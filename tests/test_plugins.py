@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 from rolloutlab import plugins
-from rolloutlab.environments.adapters import complete_names, open_adapted
+from rolloutlab.environments.adapters import complete_names, make_source
 from rolloutlab.environments.source import source_of
 from rolloutlab.errors import InputError
 from rolloutlab.scoring.foreign import call_of
@@ -67,14 +67,14 @@ class Game:
 def test_an_adapter_that_makes_no_source_is_an_error_and_not_a_cell_without_environment(install, source):
     install(plugins.ENVIRONMENTS, "broken", source=source)
     with pytest.raises(InputError, match="plug-in broken"):
-        open_adapted("broken:x", {})
+        make_source("broken:x", {})
 
 
 def test_why_a_plug_in_cannot_be_used_is_said_each_time(install):
     install(plugins.ENVIRONMENTS, "lost", target="a_module_that_is_not_installed")
     for _ in range(2):
         with pytest.raises(InputError, match="in stranger, needs the module a_module_that_is_not_installed") as error:
-            open_adapted("lost:x", {})
+            make_source("lost:x", {})
     assert error.value.hint.startswith("pip install --upgrade stranger")
 
 

@@ -108,7 +108,7 @@ def lost(work: Kernel, other: sqlite3.Connection) -> list[str]:
     ((reward,),) = other.execute("SELECT reward FROM trajectories WHERE id = ?", (work.trajectory.id,))
     known = {row[0] for row in other.execute("SELECT id FROM jobs")}
     places = {row[0] for row in other.execute("SELECT position FROM trajectories WHERE group_id = ?", (work.group.id,))}
-    (shown,) = work.lab.outlines.again(
+    (shown,) = work.lab.outlines.refresh(
         {o.id: o for o in work.lab.outlines.of(work.lab.find("capitals"), None, 1)}
     ).values()
     troubles = [f"job {job!r}" for job in work.jobs if job not in known]

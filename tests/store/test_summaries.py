@@ -145,7 +145,7 @@ def test_conversations_without_reasoning_are_not_read_for_it(lab, put):
 def test_a_part_is_found_in_the_whole_answer_in_whatever_case(lab, put, part):
     put("PARIS", LONG, "Par\0is 100%", "a_b")
     expected = {o.id for o, said in zip(outlines(lab), answers(lab), strict=True) if part.casefold() in said.casefold()}
-    assert lab.outlines.holding(lab.find("capitals"), part) == expected
+    assert lab.outlines.find_holding(lab.find("capitals"), part) == expected
     assert len(expected) == 1
 
 

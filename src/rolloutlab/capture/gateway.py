@@ -52,7 +52,7 @@ class Gateway:
             self._under_way[rollout.sessions[name]] = set()
         return rollout.sessions[name]
 
-    def is_asked(self, rollout: CapturedRollout) -> bool:
+    def has_open_call(self, rollout: CapturedRollout) -> bool:
         """Whether a call of a rollout or session waits for its answer."""
         return bool(self._under_way.get(rollout))
 
@@ -95,11 +95,11 @@ class Gateway:
         try:
             completion = await self._complete(rollout, call.request, relay if options.stream else None)
         except BaseException as error:
-            rollout.failed(call, error if isinstance(error, RolloutlabError) else None)
+            rollout.record_failure(call, error if isinstance(error, RolloutlabError) else None)
             raise
         finally:
             self._under_way.get(rollout, set()).discard(task)
-        rollout.answered(call, completion)
+        rollout.record_answer(call, completion)
         if options.stream and not relay.begun:
             for chunk in chunks_of(completion):
                 relay(chunk)

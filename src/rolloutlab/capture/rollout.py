@@ -329,7 +329,7 @@ class CapturedRollout:
         own = {"model": self._settings.model, "seed": seed, "logprobs": True, **fixed}
         return body.model_copy(update={**own, "messages": self._earlier.restore(body.messages)})
 
-    def answered(self, call: UnansweredCall, completion: ChatCompletion) -> None:
+    def record_answer(self, call: UnansweredCall, completion: ChatCompletion) -> None:
         """Record the answer to a call."""
         request = call.request
         tools = () if request.tool_choice == "none" else tuple(request.tools or ())
@@ -341,7 +341,7 @@ class CapturedRollout:
         self.completions.append(completion)
         self.failure, self.cut_off = None, False
 
-    def failed(self, call: UnansweredCall, error: RolloutlabError | None = None) -> None:
+    def record_failure(self, call: UnansweredCall, error: RolloutlabError | None = None) -> None:
         """Record that a call has no answer. error: the error of the service; None if the call was cancelled."""
         self._unanswered.setdefault((_digest(call.sent), call.tries), []).append(call.retry)
         self.failure, self.cut_off = error or self.failure, True

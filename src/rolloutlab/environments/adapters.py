@@ -14,7 +14,7 @@ from rolloutlab.plugins import ENVIRONMENTS, ask_all, load, load_all, names
 _RETURNS = "def source(name): return Games(name), with name, rows(limit, seed) and environment(row)"
 
 
-def open_adapted(name: str, options: Mapping[str, Any]) -> Source:
+def make_source(name: str, options: Mapping[str, Any]) -> Source:
     """Make the source of a name `PREFIX:NAME`. options: the package's own options for this environment.
 
     Raises:

@@ -39,7 +39,7 @@ class EpisodeRecord:
     info: Mapping[str, Scalar] = field(default_factory=dict)
     end: End | None = None
 
-    def after(self, turn: EnvironmentTurn) -> Self:
+    def add_turn(self, turn: EnvironmentTurn) -> Self:
         """Return the record with one more turn."""
         return replace(self, turn_rewards=(*self.turn_rewards, turn.reward), info={**self.info, **turn.info})
 

@@ -5,7 +5,7 @@ from functools import partial
 from inspect import Parameter, isasyncgenfunction, isclass, iscoroutinefunction, isgeneratorfunction, signature
 from typing import Any
 
-from rolloutlab.environments.adapters import advice, is_source, open_adapted, recognise, refuse
+from rolloutlab.environments.adapters import advice, is_source, make_source, recognise, refuse
 from rolloutlab.environments.protocol import Source, Step
 from rolloutlab.errors import InputError
 
@@ -112,7 +112,7 @@ def source_of(env: Any, /, **options: Any) -> Source:
         UnreachableError: no server answers at the URL.
     """
     if isinstance(env, str):
-        return open_adapted(env, options)
+        return make_source(env, options)
     if callable(env) and not is_source(env) and (known := recognise(env, options)):
         return known
     if options:

@@ -44,7 +44,7 @@ def register(shell: "InteractiveShell", session: "Session | None" = None) -> Non
         ToolMagics,
         TrainMagics,
     )
-    known = next((magics.opened for magics in registered(shell)), None)
+    known = next((magics.opened for magics in list_magics(shell)), None)
     opened = Opened(session) if session else known or Opened()
     unregister(shell)
     for kind in kinds:
@@ -65,7 +65,7 @@ def unregister(shell: "InteractiveShell") -> None:
             del magics[name]
 
 
-def registered(shell: "InteractiveShell") -> list[LabMagics]:
+def list_magics(shell: "InteractiveShell") -> list[LabMagics]:
     """List every object with magics of rolloutlab that the shell has or had."""
     return [magics for magics in shell.magics_manager.registry.values() if isinstance(magics, LabMagics)]
 

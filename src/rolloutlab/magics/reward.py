@@ -161,13 +161,13 @@ class RewardMagics(LabMagics):
                 message = "a grader is in the file or in the cell, one of both"
                 raise InputError(message, hint=f"%%reward {options.name} --grader grader.json, with an empty cell")
             grader = self.session.grader(options.grader or cell)
-            return {**self._named(options.function), "grader": grader} if options.function else grader
+            return {**self._find_functions(options.function), "grader": grader} if options.function else grader
         if options.function:
             body = {"cell": compile_reward(cell, self.variables)} if cell.strip() else {}
-            return self._named(options.function) | body
+            return self._find_functions(options.function) | body
         return None if options.resume and not cell.strip() else compile_reward(cell, self.variables)
 
-    def _named(self, functions: str) -> "dict[str, RewardFunction]":
+    def _find_functions(self, functions: str) -> "dict[str, RewardFunction]":
         """Return the functions of `exact,brief`, or of `metrics.exact,brief`, by their last names."""
         expressions = {name.strip().rpartition(".")[2]: name.strip() for name in functions.split(",")}
         if len(expressions) <= functions.count(",") or expressions.keys() & {"", "cell"}:

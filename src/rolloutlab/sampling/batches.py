@@ -38,7 +38,7 @@ class Batches(Generic[T]):
             await asyncio.shield(self._batch)
 
     async def flush_at_end(self) -> None:
-        """As `flush`, with a second try after a LabError: a disk may be locked or full for a moment only."""
+        """Flush, with a second try after a LabError: a disk may be locked or full for a moment only."""
         try:
             await self.flush()
         except LabError:

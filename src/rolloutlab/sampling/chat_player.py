@@ -98,7 +98,15 @@ def make_record(run: SamplingRun, rollouts: Sequence[Rollout], completion: ChatC
 def put_answers(
     lab: Lab, run: SamplingRun, answers: Sequence[PreparedAnswer], groups: Sequence[Group], *, begins: bool
 ) -> None:
-    """Write records, inside a transaction. begins: whether they are the first; then `run.copies` are written too."""
+    """Write records, inside a transaction.
+
+    Args:
+        lab: the lab.
+        run: the run.
+        answers: the records.
+        groups: the stored groups, by place.
+        begins: whether these are the first records; then `run.copies` are written too.
+    """
     copies = [make_record(run, [copy], None) for copy in run.copies] if begins else []
     plan, sampling = run.plan, run.plan.sampling()
     lab.put_all(

@@ -156,7 +156,7 @@ class Episodes:
             turn = await played.episode.step(_answer_text(choice))
         else:
             turn = EnvironmentTurn((), done=True)
-        record = rollout.episode.after(turn)
+        record = rollout.episode.add_turn(turn)
         after = replace(rollout, items=(*rollout.items, *turn.messages), episode=record, logs=(*rollout.logs, *logs))
         if turn.done:
             return await self._end(after, "done")

@@ -48,10 +48,10 @@ def make_sender(connector: Connector, address: Address, meter: Meter) -> Sender:
     async def answer(
         request: ChatRequest, *, on_text: OnText | None = None, on_chunk: OnChunk | None = None
     ) -> ChatCompletion:
-        async def metered(request: ChatRequest) -> ChatCompletion:
+        async def send_metered(request: ChatRequest) -> ChatCompletion:
             return await meter.complete(request, partial(send, on_text, on_chunk, request))
 
-        return await connector.refused.complete(address, request, metered)
+        return await connector.refused.complete(address, request, send_metered)
 
     return answer
 

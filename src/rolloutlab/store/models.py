@@ -58,7 +58,7 @@ class StoredTrajectory:
 
     @property
     def position(self) -> int:
-        """Its place in the group."""
+        """The place of the trajectory in its group."""
         return int(self.name.rpartition("/")[2])
 
     @property
@@ -68,7 +68,7 @@ class StoredTrajectory:
 
     @property
     def prompt(self) -> str:
-        """The last user message of the prompt, or else (with an environment) of all before the first completion."""
+        """The last user message of the prompt; without one, as with an environment, the last before a completion."""
         before = takewhile(lambda item: not isinstance(item, Choice), self.items)
         return last_user_text(self.messages[: self.given]) or last_user_text(item.to_wire() for item in before)
 
@@ -106,7 +106,7 @@ class StoredTrajectory:
 
     @cached_property
     def additional(self) -> list[wire.History]:
-        """Further conversations that share its reward."""
+        """Further conversations that share the reward."""
         return [wire.History.model_validate(each) for each in self.extra.get("additional_histories") or ()]
 
     @cached_property
@@ -115,13 +115,13 @@ class StoredTrajectory:
 
     @property
     def turn_rewards(self) -> list[float | None]:
-        """The reward that its environment gave for each completion, None if it gave none."""
+        """The reward that the environment gave for each completion; None if it gave none."""
         rewards = turn_rewards(self.extra.get("metrics") or {})
         return [rewards.get(turn) for turn in range(len(self.choices))]
 
     @property
     def episode_end(self) -> str | None:
-        """How its episode with an environment ended (`environments.record.End`)."""
+        """How the episode with an environment ended (`environments.record.End`); None without an episode."""
         return str((self.extra.get("metadata") or {}).get("episode_end") or "") or None
 
     @property
@@ -130,7 +130,7 @@ class StoredTrajectory:
 
     @property
     def tokens(self) -> int:
-        """Number of sampled tokens with logprobs, over all histories."""
+        """The number of sampled tokens with logprobs, over all histories."""
         return sum(self.history_tokens)
 
     @property
@@ -141,11 +141,11 @@ class StoredTrajectory:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Metrics of its sampling, and the components of its reward."""
+        """The metrics of the sampling, and the components of the reward."""
         return {**(self.extra.get("metrics") or {}), **self.components}
 
     def histories(self) -> list[wire.History]:
-        """The main conversation with its tools, then the additional ones."""
+        """Return the main conversation with its tools, then the additional ones."""
         tools = self.extra.get("tools")
         main = {"messages_and_choices": list(self.items), **({"tools": tools} if tools else {})}
         return [wire.History.model_validate(main), *self.additional]
@@ -159,7 +159,7 @@ class StoredTrajectory:
         return [version for version in versions if isinstance(version, int)] or [self.step]
 
     def to_wire(self) -> wire.Trajectory:
-        """The trajectory as sent with a training job; it must have a reward. `extra` overrides other fields."""
+        """Convert the trajectory to what a training job gets. It must have a reward. `extra` overrides other fields."""
         steps = self.steps
         versions = {"initial_policy_version": steps[0], "final_policy_version": steps[-1]} if steps else {}
         own = {**self.sampling, "name": self.name, "model": self.model}
@@ -180,8 +180,8 @@ class StoredTrajectory:
 class TrajectorySummary(NamedTuple):
     """A finished trajectory without its conversation, small enough for lists of 100,000.
 
-    group: position of the group in the collection; position: within the group. tokens_H: trainable tokens per history.
-    The rest is as in `StoredTrajectory`.
+    group: the position of the group in the collection. position: the position in the group. tokens_H: the number of
+    trainable tokens of each history. The other attributes are those of `StoredTrajectory`.
     """
 
     id: int
@@ -196,8 +196,9 @@ class TrajectorySummary(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """Trajectories of the same prompt. name: `capitals/0`.
+    """Trajectories of the same prompt.
 
+    name: collection and position, such as `capitals/0`.
     script: the messages before each completion of a trajectory; the first turn follows the prompt.
     """
 
@@ -210,7 +211,7 @@ class Group:
 
     @property
     def position(self) -> int:
-        """Its place in the collection."""
+        """The place of the group in its collection."""
         return int(self.name.rpartition("/")[2])
 
 
@@ -225,7 +226,7 @@ class NewGroup:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A completion to store: items after the prompt, for one position of a group.
+    """A completion to store: the items after the prompt, for one position of a group.
 
     pending: the number of scripted turns still to come. components: parts of the reward, from the environment.
     """
@@ -272,7 +273,7 @@ class Recorded:
     def copy_of(
         cls, trajectory: StoredTrajectory, prompt: Sequence[Message], collection: str, group: int | str
     ) -> Self:
-        """A copy of a stored trajectory with its reward; `prompt` is the prefix of its items."""
+        """Copy a stored trajectory with its reward. prompt: the messages that its items begin with."""
         return cls(
             trajectory.name,
             collection,
@@ -433,11 +434,11 @@ def _choices(items: Sequence[MessageOrChoice]) -> list[Choice]:
 
 
 _LABEL = re.compile(r"([\w.-]+)(?::(\d{1,18}))?")
-"""SQLite counts no further than 2^63."""
+"""The form of a label. A generation has at most 18 digits, because SQLite's integers end at 2^63."""
 
 
 def parts_of(label: str) -> tuple[str, int | None] | None:
-    """Parse `name` or `name:N`; None for any other text. Raises InputError: it is not a string."""
+    """Parse `name` or `name:N`; None for any other text. Raise InputError if it is not a string."""
     if not isinstance(label, str):
         message = f"a collection name must be a string, not {type(label).__name__}"
         raise InputError(message, hint="%collections lists them")
@@ -446,10 +447,10 @@ def parts_of(label: str) -> tuple[str, int | None] | None:
 
 
 def dump_items(items: Sequence[Wire]) -> str:
-    """Messages and choices as a JSON array."""
+    """Write messages and choices as a JSON array."""
     return "[" + ",".join(item.to_json() for item in items) + "]"
 
 
 def now() -> str:
-    """The time now, UTC, in ISO 8601."""
+    """Return the time now, in UTC, as ISO 8601."""
     return datetime.now(UTC).isoformat()

@@ -325,7 +325,15 @@ class RewardLog:
     def write(
         self, row_id: int, reward: float | None, components: str, source: str | None, note: str | None = None
     ) -> None:
-        """Set the reward of a trajectory, its components and its source."""
+        """Set the reward of a trajectory, and log the edit.
+
+        Args:
+            row_id: The id of the trajectory.
+            reward: The reward; None removes it.
+            components: The components as JSON.
+            source: What the trajectory then has as the source of its reward.
+            note: The reason, if any.
+        """
         shared = (self.change, self.at, self.who, self._source, note, self._undoes, reward, components, row_id)
         self._connection.execute(
             "INSERT INTO edits (trajectory_id, old, old_components, old_source,"

@@ -228,7 +228,7 @@ class Scorings:
         summaries = (_summary(row["error"], row["message"]) for row in rows)
         return {row["id"]: FailureNote(*note) for row, *note in zip(rows, summaries, places, strict=True)}
 
-    def unreached(self, collection: StoredCollection) -> int:
+    def count_unreached(self, collection: StoredCollection) -> int:
         """Count the trajectories that the newest scoring did not reach, and that have an older reward."""
         last = self.last(collection)
         if last is None or last.source != "function":

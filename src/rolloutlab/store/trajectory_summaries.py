@@ -86,7 +86,7 @@ class TrajectorySummaries:
             rows = self._read_narrow(collection, position, limit)
         return _make_summaries(rows)
 
-    def again(self, outlines: Mapping[int, TrajectorySummary]) -> dict[int, TrajectorySummary]:
+    def refresh(self, outlines: Mapping[int, TrajectorySummary]) -> dict[int, TrajectorySummary]:
         """Return summaries, by id, with the present rewards."""
         rows = self._read_by_id("SELECT id, reward, source, components FROM trajectories WHERE id IN", outlines)
         parsed = _parse_each(parts for *_, parts in rows)
@@ -118,7 +118,7 @@ class TrajectorySummaries:
         """Return whether any conversation has text that may be reasoning."""
         return bool(self._database.read(f"SELECT 1 {_FINISHED} {_IN} AND {_MAY_REASON} LIMIT 1", collection.id))
 
-    def holding(self, collection: StoredCollection, part: str) -> set[int]:
+    def find_holding(self, collection: StoredCollection, part: str) -> set[int]:
         """Find the trajectories whose answer contains a text, ignoring case; return their ids."""
         sql = f"SELECT t.id {_FINISHED} JOIN outlines o ON o.trajectory_id = t.id {_IN} AND holds({_ANSWER}, ?)"
         return {row["id"] for row in self._database.read(sql, collection.id, part.casefold())}

@@ -113,7 +113,7 @@ class Collection:
     def scoring_notes(self) -> list[str]:
         """Report failures of the last scoring, and how many rewards it did not reach because it ended early."""
         stored = self.stored
-        failed, older = self._lab.scorings.failed(stored, self._position), self._lab.scorings.unreached(stored)
+        failed, older = self._lab.scorings.failed(stored, self._position), self._lab.scorings.count_unreached(stored)
         lines = [render.failures(self.name, failed)] if failed else []
         resume = f"%%reward {self.name} --resume"
         which = f"{count(older, 'reward')} of {self.name} {'is' if older == 1 else 'are'} older"

@@ -112,7 +112,7 @@ class RewardsData:
         edited = self._lab.rewards.edited_since(self._newest_edit)
         known = {i: self.rows.outlines[self.rows.index[i]] for i in edited if i in self.rows.index}
         if known:
-            self.rows.put(self._lab.outlines.again(known).values())
+            self.rows.put(self._lab.outlines.refresh(known).values())
         self._changes, self._newest_outline, self._newest_edit = changes, there, newest
         return False
 
@@ -148,7 +148,7 @@ class RewardsData:
         return [self._lab.outlines.count(each) for each in self.stored]
 
     def _find_holding(self, part: str) -> set[int]:
-        ids = (row_id for stored in self.stored for row_id in self._lab.outlines.holding(stored, part))
+        ids = (row_id for stored in self.stored for row_id in self._lab.outlines.find_holding(stored, part))
         return {self.rows.index[row_id] for row_id in ids if row_id in self.rows.index}
 
     def _list_advantages(self) -> list[float | None]:

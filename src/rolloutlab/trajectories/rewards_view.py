@@ -76,7 +76,7 @@ class RewardsView(NotebookView):
         lab.rewards.listen(self._on_edit)
 
     def page(self, offset: int = 0, size: int = PAGE, sort: Sort = (), filter: Filter | None = None) -> dict[str, Any]:  # noqa: A002
-        """A page of rows, as JSON.
+        """Return a page of rows, as JSON.
 
         It has `rows`, the number of all rows (`total`) and of those that match the filter (`filtered`), `summary`, and
         the names of the reward `components`.
@@ -132,7 +132,7 @@ class RewardsView(NotebookView):
         return edits
 
     def set_all(self, reward: Any) -> list[Edit]:
-        """As `set`, for every row that fits the filter of the last call of `page`, on all of its pages.
+        """Set the reward of every row that fits the filter of the last call of `page`, on all of its pages.
 
         Raises:
             RewardError: the reward is not a finite number. NotFoundError: no row fits the filter.
@@ -182,7 +182,7 @@ class RewardsView(NotebookView):
         return self._read.title if self._is_read else title_of(*self._of)
 
     def state(self) -> Mapping[str, Any]:
-        """What a browser shows first: the first page, neither sorted nor filtered.
+        """Return what a browser shows first: the first page, neither sorted nor filtered.
 
         Large collections are not read completely for it. Figures that depend on all rows are then left out:
         `summary["trainable"]` is None, and the browser requests the page again.

@@ -224,7 +224,14 @@ def put_rollouts(
 ) -> None:
     """Write rollouts with their rewards, inside a transaction.
 
-    The prompt of a group becomes the messages that all its rollouts begin with. begins: unused; `put_answers` needs it.
+    The prompt of a group becomes the messages that all its rollouts begin with.
+
+    Args:
+        lab: the lab.
+        run: the run.
+        ended: the rollouts.
+        groups: the stored groups, by place.
+        begins: unused, as of `put_answers`.
     """
     del begins
     scores, plan = [], run.plan

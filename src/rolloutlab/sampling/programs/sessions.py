@@ -53,7 +53,7 @@ class _State(NamedTuple):
 
 
 def program_in(run: SamplingRun) -> Program:
-    """The program of a run that `plan_program` or `plan_sessions` planned."""
+    """Return the program of a run that `plan_program` or `plan_sessions` planned."""
     assert run.program, "the run was planned without a program"
     return run.program
 
@@ -176,7 +176,9 @@ class SessionWriter:
     def _queue(self, gateway: Gateway, captured: CapturedRollout, end: ProgramEnd) -> None:
         """Queue the sessions that have changed since they were queued last."""
         for name, session in captured.sessions.items():
-            state = _State(len(session.completions), _end_of_session(session, end, asked=gateway.is_asked(session)))
+            state = _State(
+                len(session.completions), _end_of_session(session, end, asked=gateway.has_open_call(session))
+            )
             if state.answers and state != self._queued.get(name):
                 self._queued[name] = state
                 self._batches.add((name, state, make_ended_rollout(0, 0, session.snapshot(), state.end)))
