@@ -34,19 +34,19 @@ _LEGENDS |= {"Taxi": _TAXI}
 
 
 def source(name: str, **options: Any) -> "Gymnasium":
-    """The source of an environment. options: of `gymnasium.make`, such as `is_slippery=False`."""
+    """Make the source of an environment. options: of `gymnasium.make`, such as `is_slippery=False`."""
     check_name("gymnasium", name, import_package("gymnasium", "gymnasium").registry)
     return Gymnasium(name, options)
 
 
 def names() -> list[str]:
-    """Environments that are registered and can draw themselves as text."""
+    """List the registered environments that can draw themselves as text, and whose actions have names here."""
     gymnasium = import_package("gymnasium", "gymnasium")
     return [name for name, spec in gymnasium.registry.items() if name.partition("-")[0] in _LEGENDS]
 
 
 class Gymnasium:
-    """One environment. Its rows are empty: a group begins in the state of its seed."""
+    """The source of one environment. Its rows are empty: a group begins in the state of its seed."""
 
     def __init__(self, id_: str, options: Mapping[str, Any]) -> None:
         self.name = name_with(f"gymnasium:{id_}", options)
@@ -71,7 +71,7 @@ class Gymnasium:
 
 
 class DrawnEnvironment:
-    """One episode. An answer takes the last action that it names; without one nothing happens, and it is told so."""
+    """One episode. An answer takes the last action that it names. If it names none, the next text says so."""
 
     def __init__(self, environment: Any, id_: str) -> None:
         self._environment = environment
@@ -107,7 +107,7 @@ class DrawnEnvironment:
 
 
 def in_brackets(drawing: str) -> str:
-    """A drawing with brackets for its colours: [ ] for a background, < > for magenta, ( ) for another."""
+    """Replace the colours of a drawing by brackets: [ ] for a background, < > for magenta, ( ) for another colour."""
     while match := _COLOURED.search(drawing):
         drawing = drawing[: match.start()] + _bracket(match["text"], match["codes"]) + drawing[match.end() :]
     return drawing
@@ -119,7 +119,7 @@ def _bracket(text: str, codes: str) -> str:
 
 
 def refuse(environment: Any) -> None:
-    """InputError for an environment of Gym or Gymnasium, or a class of one: its steps take actions, not texts."""
+    """Raise InputError for an environment of Gym or Gymnasium, or its class: their steps take actions, not texts."""
     if not _PACKAGES.isdisjoint(packages_of(environment)):
         name = class_of(environment).__name__
         what = f"{name} is an environment of Gymnasium, whose step takes an action of its action_space, not a text"
@@ -127,7 +127,7 @@ def refuse(environment: Any) -> None:
 
 
 def advice(environment: Any) -> str | None:
-    """Its name where it is registered; else how to register one that draws itself, or a class around it."""
+    """Say what to do with an environment: use its registered name, register it, or write a class around it."""
     if _PACKAGES.isdisjoint(packages_of(environment)):
         return None
     made = class_of(environment)

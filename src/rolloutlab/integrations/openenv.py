@@ -1,7 +1,7 @@
 """Adapter of OpenEnv: `openenv:URL`, environments that a server of openenv serves.
 
-It speaks the protocol of the package's servers itself. The package cannot be installed beside `rolloutlab[local]`: all
-of it asks for fastmcp, and that for mcp before 2.
+The protocol of the package's servers is implemented here. The package itself cannot be installed beside
+`rolloutlab[local]`: it requires fastmcp, which requires mcp before 2.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _PATIENCE = 600.0  # seconds without one, after which other programs are taken t
 
 
 def source(url: str, **options: Any) -> "OpenEnv":
-    """The environments of a running server. options: of each reset, such as `split="test"`."""
+    """Make the source of the environments of a running server. options: of each reset, such as `split="test"`."""
     address = url if "://" in url else f"http://{url}"
     address = re.sub("^ws", "http", address).rstrip("/")
     if urlsplit(address).scheme not in {"http", "https"} or not urlsplit(address).hostname:
@@ -40,12 +40,12 @@ def source(url: str, **options: Any) -> "OpenEnv":
 
 
 def names() -> list[str]:
-    """None: servers have addresses."""
+    """Return no names: servers have addresses."""
     return []
 
 
 class OpenEnv:
-    """Environments of one server. A row goes to their reset, such as `{"split": "train", "index": 3}`."""
+    """The environments of one server. Their reset gets the row, such as `{"split": "train", "index": 3}`."""
 
     is_async = True
 
@@ -71,9 +71,9 @@ class OpenEnv:
 
 
 class RemoteEnvironment:
-    """One session of a server. The policy acts by the tool that `/schema` describes.
+    """A session of a server. The policy acts by the tool that `/schema` describes.
 
-    Where an action is one text, an answer without a call is that text.
+    If an action has only one required field, a text, an answer without a call is that text.
     """
 
     def __init__(self, server: OpenEnv, options: Mapping[str, Any]) -> None:
@@ -87,7 +87,7 @@ class RemoteEnvironment:
             self.step = lambda answer: self._act(**{required[0]: answer})
 
     async def open(self) -> str | None:
-        """Get a session, which may take long: many servers have one, or a few. Returns what it waited for."""
+        """Get a session, which may take long, as many servers have only a few. Return what it waited for, if at all."""
         if await self._try_to_connect():
             return None
         began = time.monotonic()
@@ -125,7 +125,7 @@ class RemoteEnvironment:
         return Step(text, float(result.get("reward") or 0.0), done)
 
     async def _try_to_connect(self) -> bool:
-        """Whether the server gave a session; it says so in its answer to the first message."""
+        """Try to get a session; return whether there is one, by the server's answer to the first message."""
         socket = await JsonSocket.connect(f"{self._server.url}/ws")
         try:
             async with asyncio.timeout(_ANSWER):
@@ -154,17 +154,17 @@ class RemoteEnvironment:
 
 
 class InvalidActionError(Exception):
-    """The server does not take an action; this is for the policy to read."""
+    """The server does not take an action. The text is for the policy."""
 
 
 def _code(answer: Any) -> str | None:
-    """The code of an answer that is an error."""
+    """Return the code of an answer that is an error; None for other answers."""
     is_error = isinstance(answer, Mapping) and answer.get("type") == "error"
     return str(answer["data"].get("code", "UNKNOWN")) if is_error else None
 
 
 def _text(observation: Any) -> str:
-    """An observation as text: its only field, or a line for each; what is empty, and its metadata, left out."""
+    """Write an observation as text: its only field, or a line for each, without empty fields and metadata."""
     if observation is None:
         return ""
     if not isinstance(observation, Mapping):
@@ -180,14 +180,14 @@ def _text(observation: Any) -> str:
 
 
 def _properties(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The fields of an action that a policy fills in."""
+    """Return the fields of an action that a policy fills in."""
     definitions = schema.get("$defs", {})
     fields = schema.get("properties", {})
     return {name: _inline(field, definitions) for name, field in fields.items() if name != "metadata"}
 
 
 def _inline(schema: Any, definitions: Mapping[str, Any], depth: int = 8) -> Any:
-    """A schema with what it refers to in its place, to some depth: the parts of a tool have no definitions."""
+    """Put what a schema refers to in its place, to some depth: the parameters of a tool have no definitions."""
     if isinstance(schema, list):
         return [_inline(each, definitions, depth) for each in schema]
     if not isinstance(schema, Mapping):
@@ -200,7 +200,7 @@ def _inline(schema: Any, definitions: Mapping[str, Any], depth: int = 8) -> Any:
 
 
 def _tool(schema: Mapping[str, Any], properties: Mapping[str, Any], act: Any) -> Any:
-    """A function with the signature of an action, named after it: `GuessAction` is `guess`."""
+    """Make a function with the signature of an action, named after it: `GuessAction` becomes `guess`."""
     defaults = {name: field.get("default") for name, field in properties.items()}
 
     async def tool(**action: Any) -> Step:
@@ -227,5 +227,5 @@ def _tool(schema: Mapping[str, Any], properties: Mapping[str, Any], act: Any) ->
 
 
 def advice(environment: Any) -> str | None:
-    """What to type for a client or an environment of OpenEnv."""
+    """Say what to type for a client or an environment of OpenEnv."""
     return "openenv:URL, of a server of it" if "openenv" in packages_of(environment) else None

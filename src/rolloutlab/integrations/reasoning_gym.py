@@ -18,13 +18,13 @@ _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 def source(name: str, **options: Any) -> "ReasoningGym":
-    """The source of a data set. options: of its configuration, such as `min_terms=2`."""
+    """Make the source of a data set. options: of its configuration, such as `min_terms=2`."""
     check_name("reasoning-gym", name, names())
     return ReasoningGym(name, options)
 
 
 def names() -> list[str]:
-    """The data sets of the package; `composite` mixes others and has none of its own."""
+    """List the data sets of the package, without `composite`, which only mixes others."""
     return sorted(set(import_package("reasoning_gym.factory", "reasoning-gym").DATASETS) - {"composite"})
 
 
@@ -40,7 +40,9 @@ class ReasoningGym:
         self._score = self._make(0).score_answer  # one for all: it takes the entry, and some data sets are large
 
     def rows(self, limit: int | None, seed: int) -> list[dict[str, Any]]:
-        seeds = random.Random(seed).sample(range(2**31), limit or 1)  # apart: seeds 1, 2, ... of the package overlap
+        seeds = random.Random(seed).sample(
+            range(2**31), limit or 1
+        )  # far apart: in the package, seeds 1, 2, ... overlap
         entries = map(self._entry, seeds)
         return [
             {"question": entry["question"], "solution": entry["answer"], "seed": each}
@@ -53,7 +55,7 @@ class ReasoningGym:
         return AskedQuestion(self._entry(row["seed"]), self._score)
 
     def _entry(self, seed: int) -> Mapping[str, Any]:
-        """A question, made again where rows come from a stored collection."""
+        """Return the question of a seed; make it unless this process has made it before."""
         with self._lock:
             if seed not in self._entries:
                 with _global_generators(seed):
@@ -61,7 +63,7 @@ class ReasoningGym:
             return self._entries[seed]
 
     def _make(self, seed: int) -> Any:
-        """A data set of one question."""
+        """Make a data set of one question."""
         create = import_package("reasoning_gym", "reasoning-gym").create_dataset
         try:
             return create(self._dataset, **self._options, seed=seed, size=1)
@@ -84,12 +86,12 @@ class AskedQuestion:
 
 
 def final_answer(text: str) -> str:
-    """What of a text is its answer: scorers compare all that they are given, so words around a number cost score.
+    """Cut the answer out of a text, because scorers compare all that they are given.
 
-    The last of `<answer>...</answer>`; else what follows the last "answer is" or "answer:", without a full stop; else
-    the whole text.
+    The answer is what the last `<answer>...</answer>` has. Without one, it is what follows the last "answer is" or
+    "answer:", without a full stop; without these, it is the whole text.
     """
-    before, closing, _ = text.rpartition("</answer>")  # tags that do not close would each be followed to the end
+    before, closing, _ = text.rpartition("</answer>")  # else the pattern would scan from each unclosed tag to the end
     if tagged := _TAGGED.findall(before + closing):
         return str(tagged[-1]).strip()
     _, *after = _BEFORE_FINAL.split(text)
@@ -100,7 +102,7 @@ def final_answer(text: str) -> str:
 
 @contextmanager
 def _global_generators(seed: int) -> Iterator[None]:
-    """Seed the generators of the process, which some data sets draw from, and give them back as they were."""
+    """Seed the generators of the process, which some data sets draw from, and restore them at the end."""
     before, numpy_before = random.getstate(), np.random.get_state()
     random.seed(seed)
     np.random.seed(seed)

@@ -17,20 +17,20 @@ _playing: ContextVar[random.Random | None] = ContextVar("playing", default=None)
 
 
 def source(name: str, **options: Any) -> "TextArena":
-    """The source of a game. options: of the game, such as `max_turns=10`."""
+    """Make the source of a game. options: of the game, such as `max_turns=10`."""
     check_name("textarena", name, names())
     return TextArena(name, options)
 
 
 def names() -> list[str]:
-    """The games of the package for one player."""
+    """List the games of the package for one player."""
     textarena = import_package("textarena", "textarena")
     folder = Path(textarena.__file__ or "").parent
     alone: dict[str, bool] = {}
     for spec in _registry().values():
         if isinstance(spec.entry_point, str) and spec.entry_point not in alone:
             module = folder.joinpath(*spec.entry_point.partition(":")[0].split(".")[1:]).with_suffix(".py")
-            # read, not imported: some of the 90 modules are slow, or not valid in this version of Python
+            # the text is read: some of the 90 modules are slow to import, or not valid in this version of Python
             alone[spec.entry_point] = module.exists() and "SinglePlayerState" in module.read_text(
                 encoding="utf-8", errors="replace"
             )
@@ -86,7 +86,7 @@ class Game:
             return Step(None, (rewards or {}).get(0, 0.0), done=True, info=info[0])
 
     def _observation(self) -> str:
-        """What the game says since the last turn, without the player's own words."""
+        """Return what the game has said since the last turn, without the player's own words."""
         _, observed = self._game.get_observation()
         new = (message for _, message, kind in observed if kind != self._unseen)
         return "\n".join(message for message in new if isinstance(message, str))  # a few games mix up arguments
@@ -116,6 +116,7 @@ _RANDOM = _GameRandom()
 
 
 def _take_over_random() -> None:
+    """Replace the module `random` in all modules of TextArena that are imported."""
     for name, module in list(sys.modules.items()):
         if name.startswith("textarena.") and getattr(module, "random", None) is random:
             module.random = _RANDOM  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ from rolloutlab.store.models import Group, StoredTrajectory
 from rolloutlab.store.rewards import finite
 
 ROLLOUT = ("prompt", "completion", "answer", "info", "task", "state")
-"""What a function of a rollout gets, besides columns and objects of its rubric."""
+"""What a function of a rollout gets besides columns and objects of its rubric."""
 _ONLY_VERIFIERS = {"state", "states", "infos", "tasks", "parser"}
 ROLLOUTS = ("prompts", "completions", "answers", "infos", "tasks", "states")
 """What a function of a group gets."""
@@ -35,7 +35,7 @@ _HINTS = {
 
 
 class _RubricPart(NamedTuple):
-    """A function of a rubric, its weight (None by itself) and the objects that it can have by name."""
+    """A function of a rubric, its weight (None without a rubric) and the objects that it can have by name."""
 
     function: Any
     weight: float | None
@@ -50,7 +50,7 @@ class _MessageDict(dict[str, Any]):
 
 
 def advice(environment: Any) -> str | None:
-    """What to type for an environment of verifiers, which samples by itself."""
+    """Say what to type for an environment of verifiers, which samples by itself."""
     if "verifiers" not in packages_of(environment):
         return None
     return "rolloutlab capture NAME --sessions -- the command that evaluates it: docs/capture.md"
@@ -61,7 +61,7 @@ def is_rubric(function: Any) -> bool:
 
 
 def check_version(function: Any) -> None:
-    """InputError for what verifiers 0.4 has in place of rubrics: tasks, judges, and methods marked as their rewards."""
+    """Raise InputError for what verifiers 0.4 has in place of rubrics: tasks, judges, and methods marked as rewards."""
     owner = getattr(function, "__self__", function)
     classes = [*getattr(owner, "__mro__", ()), *type(owner).__mro__]
     if hasattr(function, "_vf_weight") or any(c.__module__.startswith("verifiers.v1") for c in classes):
@@ -109,7 +109,7 @@ def recognise(function: Any, columns: Sequence[str]) -> ForeignReward | None:
 
 
 def _unclear(columns: Sequence[str]) -> InputError:
-    """The error for a function of `completion` and `answer`."""
+    """Make the error for a function of `completion` and `answer`, whose `answer` may mean two things."""
     message = "answer is the text of the completion; of verifiers it is the right answer, and no column here"
     hint = f'{_TYPED}, answer="capital") for a column; else completion[-1]["content"]'
     if "answer" in columns:
@@ -144,7 +144,7 @@ def _call(function: Any, answer: str, objects: Mapping[str, Any], name: str, col
 
 
 async def _scores(parts: Sequence[_RubricPart], states: Sequence[dict[str, Any]]) -> list[Any]:
-    """A value per state. The functions of a rubric run in order, as later ones may read what earlier ones stored."""
+    """Score each state. The functions of a rubric run in order: later ones may read what earlier ones stored."""
     named: list[dict[str, float]] = [{} for _ in states]
     totals, wrong = [0.0] * len(states), dict[int, Any]()
     for function, weight, objects in parts:
@@ -172,12 +172,12 @@ async def _scores(parts: Sequence[_RubricPart], states: Sequence[dict[str, Any]]
 
 
 def _name(function: Any) -> str:
-    """A partial function, or an object that is called, has no name of its own."""
+    """Return the name of a function, also of a partial one or of an object that is called, which have none."""
     return str(getattr(function, "__name__", getattr(getattr(function, "func", type(function)), "__name__", "reward")))
 
 
 async def _call_function(function: Any, objects: Mapping[str, Any]) -> Any:
-    """The result for those objects that the function names; a plain function runs in a thread."""
+    """Call a function with the objects that it names. A plain function runs in a thread."""
     named, everything = wanted(function)
     unbound = objects.keys() - bound_names(function)
     arguments = {key: objects[key] for key in unbound if everything or key in named}
@@ -201,7 +201,7 @@ def _reads_marks(part: _RubricPart) -> bool:
 
 
 def _texts_of(function: Any) -> Iterator[str]:
-    """The texts in a function's code, in what it closes over, and in the globals that it names."""
+    """Yield the texts in a function's code, in what it closes over, and in the globals that it names."""
     function = inspect.unwrap(getattr(function, "func", function))
     code = getattr(function, "__code__", None)
     if code is None:
@@ -223,7 +223,7 @@ def _constants(code: CodeType) -> Iterator[Any]:
 
 
 def _state(trajectory: StoredTrajectory, answer: str, marked: bool) -> dict[str, Any]:
-    """What a `State` of verifiers has of a finished rollout, and the columns of the row."""
+    """Return what a `State` of verifiers has of a finished rollout, and the columns of the row."""
     row, info = trajectory.row, trajectory.row.get("info") or {}
     messages = decode_messages(trajectory) if marked else split_messages(trajectory)
     completion = [_MessageDict(message) for message in messages]

@@ -1,4 +1,4 @@
-"""Call of a reward function of verl: all that was sampled as `solution_str`, and the columns of its data files.
+"""Calls of reward functions of verl: with all that was sampled as `solution_str`, and columns of its data files.
 
 https://verl.readthedocs.io/en/latest/preparation/reward_function.html
 """
@@ -18,7 +18,7 @@ from rolloutlab.store.models import Group, StoredTrajectory
 _OWN = {"solution_str", "ground_truth"}
 """Parameters by which such a function is recognised."""
 _OWN_OF_BATCH = {"solution_strs", "ground_truths"}
-"""The same of a function for verl's batch reward manager, which gets lists and returns a list."""
+"""The same for functions of verl's batch reward manager, which get lists and return a list."""
 _OTHERS = {"data_source", "extra_info"}
 
 
@@ -36,7 +36,7 @@ def recognise(function: Any, columns: Sequence[str]) -> ForeignReward | None:
 
 
 def _one_call(function: Any, name: str, columns: Sequence[str]) -> RewardCall:
-    """The call; InputError for a parameter that is neither of verl nor a column."""
+    """Make the call. Raises InputError for a parameter that is neither of verl nor a column."""
     check_known(function, [*_OWN, *_OTHERS, *columns], {})
     named, _ = wanted(function)
 
@@ -49,7 +49,7 @@ def _one_call(function: Any, name: str, columns: Sequence[str]) -> RewardCall:
 
 
 def _batch_call(function: Any, name: str, _columns: Sequence[str]) -> RewardCall:
-    """The call for a group at once; errors as `_one_call`."""
+    """Make the call for a group at once. Raises as `_one_call` does."""
     check_known(function, [f"{each}s" for each in (*_OWN, *_OTHERS)], {})
     named, _ = wanted(function)
 
@@ -62,7 +62,7 @@ def _batch_call(function: Any, name: str, _columns: Sequence[str]) -> RewardCall
 
 
 def _given(trajectory: StoredTrajectory) -> dict[str, Any]:
-    """The arguments of verl for a trajectory."""
+    """Return the arguments of verl for a trajectory."""
     row = trajectory.row
     info = row.get("extra_info")
     if info is None or isinstance(info, Mapping):  # verl adds these to it
@@ -87,7 +87,7 @@ def _call(function: Any, name: str, per: Literal["trajectory", "group"], argumen
 
 
 def _right_answer(row: Mapping[str, Any]) -> Any:
-    """The ground truth as verl's data files have it, `reward_model.ground_truth`."""
+    """Return the ground truth where verl's data files have it: `reward_model.ground_truth`."""
     reward_model = row.get("reward_model")
     if not isinstance(reward_model, Mapping) or "ground_truth" not in reward_model:
         hint = "lambda answer, row: compute_score('', answer, row['ANSWER'])"
@@ -96,14 +96,14 @@ def _right_answer(row: Mapping[str, Any]) -> Any:
 
 
 def _value_of(outcome: Any) -> Any:
-    """A number; of a dictionary its `score`, and its other numbers as components that do not count."""
+    """Return a number; of a dictionary its `score`, with its other numbers as components that do not count."""
     if not isinstance(outcome, Mapping) or "score" not in outcome:
         return outcome
     return with_parts(outcome["score"], {name: part for name, part in outcome.items() if name != "score"})
 
 
 def _values_of(outcomes: Any) -> list[Any]:
-    """A value per trajectory, each as `_value_of`."""
+    """Return a value per trajectory, each as `_value_of` returns it."""
     outcomes = outcomes.tolist() if hasattr(outcomes, "tolist") else outcomes
     if not isinstance(outcomes, list | tuple):
         message = f"a batch function of verl must return a list of a value per solution, not {outcomes!r}"

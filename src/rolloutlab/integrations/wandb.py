@@ -27,12 +27,12 @@ _UNSUPPORTED = {
     "credit": "it takes one reward for each trajectory",
 }
 _ADDED = {"policy_version", "continues", "token_ids", UNREAD}
-"""What this package adds to choices and messages."""
+"""Fields that this package adds to choices and messages."""
 _FIELDS: dict[str, Any] = {
     "messages_and_choices": [], "tools": None, "additional_histories": [], "reward": 0.0,
     "initial_policy_version": None, "final_policy_version": None, "metrics": {}, "metadata": {}, "logs": [],
 }  # fmt: skip
-"""The fields of a trajectory that the client sends, with its defaults."""
+"""The fields of a trajectory that the vendor's client sends, with its defaults."""
 
 
 class _WandbDialect(Dialect):
@@ -55,7 +55,7 @@ class _WandbDialect(Dialect):
         return f"wandb:{address.project}"
 
     def chat_name(self, address: Address, model: str) -> str:
-        """`PROJECT/NAME@3` is `wandb-artifact:///ENTITY/PROJECT/NAME:step3`; other names stay, as that of a base."""
+        """Write `PROJECT/NAME@3` as `wandb-artifact:///ENTITY/PROJECT/NAME:step3`. Other names, as of a base, stay."""
         entity, _, project = (address.project or "").partition("/")
         name, _, step = model.partition("@")
         if name.partition("/")[0] != project:
@@ -67,7 +67,7 @@ class _WandbDialect(Dialect):
         return f"!wandb artifact get {artifact}, with the vendor's package"
 
     def completion(self, model: str, completion: ChatCompletion) -> ChatCompletion:
-        """The completion with the checkpoint that the model's name has."""
+        """Give a completion the checkpoint that the model's name has."""
         step = model.partition("@")[2]
         if not step.isdecimal():
             return completion
@@ -86,14 +86,14 @@ class _WandbDialect(Dialect):
         return body | {"return_existing": model.return_existing}
 
     def page(self, answer: Any) -> Any:
-        """The page; an empty one is the end, and `has_more` may be absent."""
+        """Complete a page: an empty one is the end, and `has_more` may be absent."""
         if not isinstance(answer, Mapping):
             return answer
         more = answer.get("has_more") is not False and bool(answer.get("data"))
         return {**answer, "object": "list", "has_more": more}
 
     def job(self, job: CreateTrainingJob) -> CreateTrainingJob:
-        """The job with its k2 tau under `kimi_k2_tau` alone."""
+        """Move the job's k2 tau to `kimi_k2_tau`."""
         config = job.experimental_config
         if config is None or config.vendor_k2_tau is None:
             return job
@@ -102,7 +102,7 @@ class _WandbDialect(Dialect):
         return job.model_copy(update={"experimental_config": renamed})
 
     def trajectory(self, trajectory: Trajectory) -> bytes:
-        """The JSON of the fields that the client sends, and of items without what this package added."""
+        """Write the fields that the client sends as JSON, with items without what this package added."""
         wire = trajectory.to_wire()
         sent = {name: wire.get(name, default) for name, default in _FIELDS.items()}
         sent["messages_and_choices"] = [_item(item) for item in sent["messages_and_choices"]]

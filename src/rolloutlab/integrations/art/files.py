@@ -23,14 +23,14 @@ writes_unscored = False
 
 
 class ArtGroup(Wire):
-    """`art.TrajectoryGroup`, its trajectories unread."""
+    """An `art.TrajectoryGroup`, whose trajectories are not parsed yet."""
 
     trajectories: list[dict[str, Any]]
     metadata: dict[str, Any] = {}
 
 
 def matches(document: Any) -> bool:
-    """Whether a value is a group with its trajectories."""
+    """Whether a JSON value is a group with its trajectories."""
     return isinstance(document, dict) and "trajectories" in document and "messages_and_choices" not in document
 
 
@@ -41,7 +41,7 @@ def write(path: Path, groups: Iterable[tuple[StoredCollection, Group]], *, gzipp
 
 
 def read(documents: Iterable[Document], name: str | None) -> Iterator[Recorded]:
-    """The trajectories of groups for the collection `name`; InputError with the place of a wrong one."""
+    """Yield the trajectories of groups, for the collection `name`. InputError names the place of a wrong one."""
     for number, (place, value) in enumerate(documents):
         group = validate(ArtGroup, value, place)
         parsed = [
@@ -82,7 +82,7 @@ def _wrap_in_array(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _rename_messages(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """A trajectory with its conversation under the name of the specification; the Parquet logs call it `messages`."""
+    """Give a trajectory's conversation the name of the specification. Parquet logs call it `messages`."""
     renamed = dict(raw)
     if "messages" in renamed:
         renamed.setdefault("messages_and_choices", renamed.pop("messages"))

@@ -1,4 +1,4 @@
-"""Calls of functions of `openpipe-art`: of an `art.Trajectory`, or of a `TrajectoryGroup`, as RULER is one."""
+"""Calls of reward functions of `openpipe-art`, which take an `art.Trajectory`, or like RULER a `TrajectoryGroup`."""
 
 import functools
 import inspect
@@ -14,7 +14,7 @@ from rolloutlab.store.models import Group, StoredTrajectory
 
 
 def art_kind(function: Any) -> str:
-    """`Trajectory` or `TrajectoryGroup` when the first parameter is annotated as that class of `art`, else empty."""
+    """Return `Trajectory` or `TrajectoryGroup` if the first parameter is annotated as that class of `art`, else ""."""
     try:
         first = next(iter(inspect.signature(function).parameters.values()), None)
         hints = get_type_hints(function) if inspect.isroutine(function) else {}
@@ -70,7 +70,7 @@ def _call(function: Any, name: str, _columns: Sequence[str]) -> RewardCall:
 
 
 def _art_trajectory(trajectory: StoredTrajectory) -> Any:
-    """The trajectory as `art.Trajectory`, its completions as choices of the `openai` SDK."""
+    """Convert a trajectory to an `art.Trajectory`, with its completions as choices of the `openai` SDK."""
     from art import Trajectory
     from openai.types.chat.chat_completion import Choice as SdkChoice
 
@@ -82,9 +82,9 @@ def _art_trajectory(trajectory: StoredTrajectory) -> Any:
 
 
 def _art_values(outcome: Any, members: Sequence[Any]) -> Any:
-    """The value of a trajectory, or of each member of a group, in whatever order their function returned them.
+    """Return the value of a trajectory, or of each member of a group, whatever the order in which they were returned.
 
-    A member that it left out has none. Copies, which RULER returns, are in the order of the group.
+    A member that the function left out has none. Copies, which RULER returns, are in the order of the group.
     """
     scored = getattr(outcome, "trajectories", outcome)
     if not members or not isinstance(scored, list | tuple):

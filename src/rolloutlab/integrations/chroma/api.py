@@ -43,7 +43,7 @@ _LISTED = TypeAdapter(list[_Named])
 
 @dataclass(frozen=True)
 class ServedCollection:
-    """A collection. space: cosine, l2 or ip. dimension: None while it has no vectors."""
+    """A collection of a server. space: cosine, l2 or ip. dimension: None while it has no vectors."""
 
     id: str
     name: str
@@ -53,7 +53,7 @@ class ServedCollection:
 
 @dataclass(frozen=True)
 class Chroma:
-    """One Chroma database.
+    """A Chroma database.
 
     origin: such as `http://127.0.0.1:8000`. key: sent with every request, redacted in errors.
     """
@@ -65,10 +65,10 @@ class Chroma:
     key: str | None = field(default=None, repr=False)
 
     def collection(self, name: str) -> ServedCollection:
-        """A collection by name.
+        """Find a collection by name.
 
         Raises:
-            NotFoundError: there is none. ServiceError: the response is not a collection; and as `ask`.
+            NotFoundError: there is none. ServiceError: the response is not a collection. Others: as `ask`.
         """
         described = self.read(_Described, self.ask("GET", f"collections/{quote(name, safe='')}"))
         configuration = described.configuration_json
@@ -76,7 +76,7 @@ class Chroma:
         return ServedCollection(described.id, described.name, configured.space or "l2", described.dimension)
 
     def names(self) -> list[str]:
-        """Names of the collections; empty if the server refuses to list them."""
+        """List the names of the collections; empty if the server refuses to."""
         try:
             listed = self.read(_LISTED, self.ask("GET", f"collections?limit={_NAMES}"))
         except (errors.NotFoundError, errors.ServiceError):
@@ -98,11 +98,11 @@ class Chroma:
         return isinstance(body, dict) and "nanosecond heartbeat" in body
 
     def post(self, collection: ServedCollection, call: str, body: Any, *, retry: bool = True) -> Any:
-        """Response of `get`, `query` or `search`; these only read, so they are retried."""
+        """Request `get`, `query` or `search` of a collection. They only read, so they are retried."""
         return self.ask("POST", f"collections/{collection.id}/{call}", body, retry=retry)
 
     def ask(self, method: str, path: str, body: Any = None, *, retry: bool = True) -> Any:
-        """The JSON response to a request below this database.
+        """Send a request below this database; return the JSON response.
 
         Raises:
             UnreachableError: no connection. SignInError: it needs a key, or another one. NotFoundError: 404.
@@ -113,7 +113,7 @@ class Chroma:
         return self._request(method, url, body, retry=retry)
 
     def read(self, kind: type[T] | TypeAdapter[T], answer: Any) -> T:
-        """The validated response; ServiceError if it does not validate."""
+        """Validate a response. Raises ServiceError if it is not valid."""
         adapter = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
         try:
             return adapter.validate_python(answer)
@@ -142,7 +142,7 @@ class Chroma:
         return {"x-chroma-token": self.key}
 
     def _without_key(self, error: errors.RolloutlabError) -> errors.RolloutlabError:
-        """The error with the key redacted and hints for a search."""
+        """Return an error with the key redacted, and with hints for a search."""
         message = error.message.replace(self.key, "...") if self.key else error.message
         if isinstance(error, errors.UnreachableError):
             slow = isinstance(error, errors.BrokenOffError)

@@ -17,7 +17,7 @@ Column = list[list[Any] | None] | None
 
 
 class _Searched(BaseModel):
-    """Response to one search, by columns: each a list in a list, or None if not selected."""
+    """The response to one search, by columns: each is a list in a list, or None if it was not selected."""
 
     ids: list[list[str]] = Field(min_length=1, max_length=1)
     scores: Column = None
@@ -32,7 +32,7 @@ class _Searched(BaseModel):
         return self
 
     def columns(self) -> list[list[Any]]:
-        """The columns of a `Hit` after its id."""
+        """Return the columns of a `Hit` after its id."""
         columns: tuple[Any, ...] = self.scores, self.documents, self.embeddings, self.metadatas
         return [column[0] if column and column[0] is not None else [None] * len(self.ids[0]) for column in columns]
 
@@ -48,8 +48,8 @@ class ChromaCloud:
         """Execute a search.
 
         Raises:
-            InputError: only the lab's own engine supports a part of it. RefusedError: it is invalid for the cloud; and
-            as `Chroma.ask`.
+            InputError: only the lab's own engine supports a part of it. RefusedError: the cloud refuses it. Others: as
+            `Chroma.ask`.
         """
         body = {"searches": [cloud_payload(search)]}
         began = perf_counter()
@@ -62,7 +62,7 @@ Tree = dict[str, Any]
 
 
 def cloud_payload(search: Search) -> Tree:
-    """The payload of a search: always all five keys, and every number a float.
+    """Write the payload of a search: always all five keys, with every number as a float.
 
     A limit of 0 (all) is omitted, because the cloud returns nothing for it. A ranked search without select asks for the
     score, which is implicit only here. The shape is that of `Search.to_dict()` of Chroma's client.
@@ -83,7 +83,7 @@ def cloud_payload(search: Search) -> Tree:
 
 
 def _convert_numbers(value: Any) -> Any:
-    """A condition in which every number is a float."""
+    """Convert every number in a condition to a float."""
     if isinstance(value, list):
         return [_convert_numbers(item) for item in value]
     if isinstance(value, dict):
@@ -118,6 +118,6 @@ def _knn(inside: Tree) -> Tree:
 
 
 def _sparse(vector: Tree) -> Tree:
-    """With its type, and its indices ascending."""
+    """Write a sparse vector with its type, and with its indices ascending."""
     pairs = sorted(zip(vector["indices"], vector["values"], strict=True))
     return {"#type": "sparse_vector", "indices": [i for i, _ in pairs], "values": [value for _, value in pairs]}

@@ -29,17 +29,19 @@ class ChromaCollection:
         self._embedder = embedder
 
     def refresh(self, _progress: OnProgress) -> list[str]:
-        """A note that names the URL; there is nothing to update."""
+        """Return a note that names the URL. There is nothing to update."""
         return [f"at {self.url}"]
 
     def fields(self) -> None:
-        """None: the fields are unknown, so any name is allowed."""
+        """Return None: the fields are not known, so any name is allowed."""
 
     def search(self, search: Search, _progress: OnProgress) -> Answer:
-        """Execute a search; raises as the server responds.
+        """Execute a search.
 
         Raises:
-            InputError: the search has a text and there is no embedding model, or what only the lab's engine knows.
+            InputError: the search has a text, and there is no embedding model; or it has what only the lab's engine
+                supports.
+            RolloutlabError: the server's errors.
         """
         notes = list(_conditions_of_texts(search, self.url))
         texts = texts_of(search.rank, EMBEDDING)
@@ -53,24 +55,24 @@ class ChromaCollection:
         return Answer(outcome, executed, search, tuple(notes))
 
     def documents(self, names: Sequence[str]) -> dict[str, str]:
-        """Documents of some records, if they have one."""
+        """Return the documents of some records that have one, by name."""
         if not names:
             return {}
         outcome = self._served.search(Search(where=Among("#id", tuple(names)), select=Select(("#document",))))
         return {hit.id: hit.document for hit in outcome.hits if hit.document is not None}
 
     def breakdown(self, executed: Search, name: str) -> Breakdown:
-        """The parts of a record's score; InputError for Chroma Cloud, which does not report them."""
+        """Break a record's score down into parts. Raises InputError for Chroma Cloud, which does not report them."""
         if isinstance(self._served, ChromaCloud):
             raise InputError(f"{self.url} does not report the parts of its scores", hint="%connect --search lab")
         return breakdown(executed, self._served, name)
 
 
 def _conditions_of_texts(search: Search, url: str) -> Iterator[str]:
-    """Notes on conditions that read a text in the lab's index and a list in Chroma.
+    """Yield notes on conditions on a field that is a text in the lab's index, and a list in Chroma.
 
     Raises:
-        InputError: a regular expression for metadata, which Chroma does not match.
+        InputError: a condition is a regular expression for metadata, which Chroma does not support.
     """
     for each in conditions_of(search.where):
         if isinstance(each, Matches) and each.field != DOCUMENT:

@@ -14,7 +14,7 @@ _FORMS = f"{CONNECT}, such as http://127.0.0.1:8000/COLLECTION or https://api.tr
 
 
 def connect_search(http: HttpClient, url: str, key: str | None = None) -> ChromaServer | ChromaCloud:
-    """Connect to a collection. Chroma Cloud searches itself; for a server, which answers 501 to a search, the lab does.
+    """Connect to a collection. Chroma Cloud executes searches; a server answers 501 to them, and the lab executes them.
 
     url: ORIGIN/COLLECTION or ORIGIN/TENANT/DATABASE/COLLECTION.
 
@@ -39,7 +39,7 @@ def connect_search(http: HttpClient, url: str, key: str | None = None) -> Chroma
 
 
 def _parts(http: HttpClient, url: str, key: str | None) -> tuple[Chroma, str]:
-    """The database and the collection's name, empty if the URL has none."""
+    """Split a URL into the database and the collection's name, which is empty if the URL has none."""
     try:
         split = urlsplit(url.strip())
         port = split.port
@@ -57,7 +57,7 @@ def _parts(http: HttpClient, url: str, key: str | None) -> tuple[Chroma, str]:
 
 
 def _others(chroma: Chroma, name: str) -> str | None:
-    """A hint with the URLs of similar collections."""
+    """Write a hint with the URL of the most similar collection, and with the names of others."""
     if not (names := chroma.names()):
         return None
     nearest = get_close_matches(name, names, n=_LISTED, cutoff=0.5) or names[:_LISTED]

@@ -31,14 +31,14 @@ _LONG = 2**63
 
 @dataclass(frozen=True)
 class Narrowed:
-    """The part of a condition that fits one request: a clause and ids, both of which must match; None for any."""
+    """A condition that fits one request: a clause and ids, both of which must match; None matches all."""
 
     clause: Clause | None = None
     ids: frozenset[str] | None = None
 
 
 def narrow(where: Where) -> Narrowed | None:
-    """A condition as one request; None if it needs several."""
+    """Write a condition as one request; None if it needs several."""
     parts = where.parts if isinstance(where, All) else (where,)
     named = [ids for part in parts if (ids := _required_ids(part)) is not None]
     rest = [part for part in parts if _required_ids(part) is None]
@@ -53,7 +53,7 @@ def uses_ids(where: Where) -> bool:
 
 
 def qualifies(identity: str, where: Where) -> bool:
-    """Whether an id matches a condition on ids. Raises InputError: it is not a condition for ids."""
+    """Whether an id matches a condition on ids. Raises InputError if the condition is not one for ids."""
     match where:
         case Compare(operator="$eq" | "$ne" as operator, value=value):
             return (identity == value) == (operator == "$eq")
@@ -64,7 +64,7 @@ def qualifies(identity: str, where: Where) -> bool:
 
 
 def clause(where: Where) -> Clause:
-    """A condition without ids as a server clause."""
+    """Write a condition without ids as a clause of the server."""
     match where:
         case All(parts=parts):
             return _all(parts)
@@ -90,7 +90,7 @@ def _join(operator: str, clauses: list[Clause]) -> Clause:
 
 
 def _required_ids(where: Where) -> frozenset[str] | None:
-    """The ids that a condition requires; None if it is not an equality on ids."""
+    """Return the ids that a condition requires; None if it is not an equality on ids."""
     match where:
         case Compare(field=field, operator="$eq", value=value) if field == ID:
             return frozenset([str(value)])
@@ -100,7 +100,7 @@ def _required_ids(where: Where) -> frozenset[str] | None:
 
 
 def _spellings(value: conditions.Scalar) -> list[conditions.Scalar]:
-    """Representations of a value in a list: 1 also as 1.0."""
+    """List the ways in which a list may have a value: 1 may be 1.0 there."""
     if isinstance(value, bool | str):
         return [value]
     if isinstance(value, int):
@@ -111,7 +111,7 @@ def _spellings(value: conditions.Scalar) -> list[conditions.Scalar]:
 T = TypeVar("T")
 _PAGE = 100_000
 _NAMED = 10_000
-"""Ids in one request: the server's SQLite takes no more than 32,766 values."""
+"""The most ids in one request: the server's SQLite takes no more than 32,766 values."""
 _READ = 1_000
 _ASKED = 1_000
 """The least number of neighbours to request. Of 20,000 random vectors (64 dimensions) a request for 11 missed 18 % of
@@ -134,7 +134,7 @@ class _Got(BaseModel):
 
 
 class _Queried(BaseModel):
-    """Response to one query: a list in a list."""
+    """The response to one query: each column is a list in a list."""
 
     ids: list[list[str]] = Field(min_length=1, max_length=1)
     distances: list[list[float | None]] = Field(min_length=1, max_length=1)
@@ -155,11 +155,11 @@ class ChromaServer:
 
     @contextmanager
     def snapshot(self) -> Iterator["ServerSnapshot"]:
-        """The live records of the server; one deleted during the search has no values."""
+        """Enter a context with the live records of the server. One that is deleted during the search has no values."""
         yield ServerSnapshot(self.chroma, self.collection)
 
     def within(self, work: Callable[[Snapshot], T]) -> T:
-        """What `work` returns of a snapshot."""
+        """Return what `work` returns for a snapshot."""
         with self.snapshot() as snapshot:
             return work(snapshot)
 
@@ -174,7 +174,7 @@ class ChromaServer:
 
 
 class ServerSnapshot:
-    """Snapshot of a server's records, numbered in storage order within the result of the first filter."""
+    """A snapshot of a server's records, numbered in storage order within the result of the first filter."""
 
     def __init__(self, chroma: Chroma, collection: ServedCollection) -> None:
         self._chroma = chroma
@@ -188,7 +188,7 @@ class ServerSnapshot:
         return self._chroma.read(int, self._chroma.ask("GET", f"collections/{self._collection.id}/count"))
 
     def filter(self, where: Where | None) -> Places:
-        """As `Snapshot`; conditions that mix ids with others are combined here from all ids."""
+        """See `Snapshot`. Conditions that mix ids with others are evaluated here, over all ids."""
         if where is None:
             return self._filter_by(Narrowed())
         single = narrow(where)
@@ -198,7 +198,7 @@ class ServerSnapshot:
         return self._number([identity for identity in self._everything if identity in members])
 
     def knn(self, knn: Knn, within: Places) -> Hits:
-        """As `Snapshot`. The server cuts ties arbitrarily, so more are requested until the last tie is complete."""
+        """See `Snapshot`. The server cuts ties arbitrarily, so more are requested until the last tie is complete."""
         query = self._query(knn)
         limit = min(knn.limit, len(within))
         requested = min(max(limit + 1, _ASKED), len(within))
@@ -211,7 +211,7 @@ class ServerSnapshot:
         return Hits(np.array(places, np.int64), np.array(distances, np.float32))
 
     def get(self, places: Places, keys: Sequence[str]) -> Mapping[str, Sequence[Any]]:
-        """As of `Snapshot`."""
+        """See `Snapshot`."""
         ids = [self._ids[place] for place in places]
         if not (columns := [key for key in keys if key != "#id"]):
             return dict.fromkeys(keys, ids)
@@ -244,7 +244,7 @@ class ServerSnapshot:
         return knn.query
 
     def _nearest(self, query: tuple[float, ...], within: Places, limit: int) -> list[tuple[float, int]]:
-        """Distances and places, nearest first, those at one distance in storage order; NaN last."""
+        """Find distances and places, nearest first, those at one distance in storage order, NaN last."""
         hits: list[tuple[float, int]] = []
         for restriction in self._restrictions(within) if limit else []:
             body = {"query_embeddings": [query], "n_results": limit, "include": ["distances"], **restriction}
@@ -255,7 +255,7 @@ class ServerSnapshot:
         return sorted(hits, key=lambda hit: (hit[0] != hit[0], hit[0], hit[1]))[:limit]
 
     def _restrictions(self, within: Places) -> list[dict[str, Any]]:
-        """Request parameters that restrict it to some records: the filter that matched them, or their ids."""
+        """Return parameters that restrict requests to some records: the filter that matched them, or their ids."""
         for places, request in self._filtered:
             if np.array_equal(places, within):
                 return [_restriction(request)]
@@ -263,7 +263,7 @@ class ServerSnapshot:
         return [{"ids": ids[start : start + _NAMED]} for start in range(0, len(ids), _NAMED)]
 
     def _members(self, where: Where) -> set[str]:
-        """Ids of matching records: conditions on ids are evaluated here, the rest by the server."""
+        """Find the ids of matching records. Conditions on ids are evaluated here, the rest by the server."""
         if not uses_ids(where):
             return set(self._list_ids(Narrowed(clause(where))))
         if not isinstance(where, All | AnyOf):
@@ -278,7 +278,7 @@ class ServerSnapshot:
         return self._list_ids(Narrowed())
 
     def _list_ids(self, request: Narrowed) -> list[str]:
-        """Ids, in storage order."""
+        """List ids, in storage order."""
         ids: list[str] = []
         while True:
             page = {"include": [], "limit": _PAGE, "offset": len(ids), **_restriction(request)}

@@ -32,7 +32,7 @@ SUPPORTED = f"numbers, names, + - * / ^ and {', '.join(_FUNCTIONS)}"
 
 
 class Formula:
-    """A parsed formula. names: those that it may use.
+    """A parsed formula. names: the names that it may use.
 
     Raises:
         InputError: it is not a formula, is too long, or has other names, operators or functions.
@@ -49,7 +49,7 @@ class Formula:
             raise InputError(f"{text!r} is not a formula: {error}", hint=SUPPORTED) from None
 
     def value(self, numbers: Mapping[str, float]) -> float:
-        """The result; RewardError if there is no finite one, as for a division by zero."""
+        """Calculate the result. Raises RewardError if it is not finite, for instance after a division by zero."""
         try:
             value = self._value(self._tree, numbers)
         except (ArithmeticError, ValueError, TypeError) as error:

@@ -1,8 +1,8 @@
 """OpenAI graders: their JSON as a reward function. https://developers.openai.com/api/docs/guides/graders
 
-What the guide leaves open: where a completion lacks what a template names (`sample.output_json.x` of a text that is not
-JSON), a grader gives its lowest score, as such a completion is wrong, not the grader. A column that a row lacks is an
-error.
+The guide leaves open what to do if a completion lacks what a template names, such as `sample.output_json.x` of a text
+that is not JSON. Here the grader gives its lowest score, because the completion is wrong and not the grader. A column
+that a row lacks is an error.
 """
 
 import json
@@ -45,7 +45,7 @@ _OPERATIONS: Mapping[str, Callable[[str, str], bool]] = {
 }
 _PYTHON_SECONDS, _PYTHON_MB = 120, 2048
 _LONGEST_SOURCE = 256_000
-"""Limits of OpenAI's python graders."""
+"""The longest source, like the limits above, of OpenAI's python graders."""
 _RUNNER = """\
 import json, linecache, sys, types
 given = json.loads(sys.stdin.buffer.read())
@@ -66,8 +66,8 @@ Values = Mapping[str, Any]
 class Grader(NamedTuple):
     """A checked grader.
 
-    grade: of the values of a trajectory. columns: of the row that it uses. lowest: its score where a completion lacks
-    what a template names. threshold: of the component `passed`.
+    grade: scores a trajectory by its values. columns: the columns of the row that it uses. lowest: its score if a
+    completion lacks what a template names. threshold: the least score for which the component `passed` is 1.
     """
 
     grade: Callable[[StoredTrajectory, Values], Any]
@@ -76,7 +76,7 @@ class Grader(NamedTuple):
     threshold: float | None = None
 
     def score(self, trajectory: StoredTrajectory, values: Values) -> Any:
-        """A number, or the number with its parts."""
+        """Score a trajectory; return a number, or a number with its parts."""
         try:
             score = self.grade(trajectory, values)
         except MissingPartError as error:
@@ -92,16 +92,16 @@ class Grader(NamedTuple):
 def reward(grader: GraderSource, ask: Ask, model: str | None = None) -> ForeignReward:
     """Make a reward function of an OpenAI grader.
 
-    The scores of the graders in a multi grader are components that do not count, and so is `passed` where there is a
+    The scores of the graders in a multi grader are components that do not count, and so is `passed` of a grader with a
     pass_threshold.
 
     Args:
         grader: its JSON, as a mapping, a text or the path of a file.
         ask: asks a model, for score_model and label_model.
-        model: the one to ask instead of those in the JSON.
+        model: the model to ask instead of those in the JSON.
 
     Raises:
-        InputError: it is not a grader, or of a kind that is not supported.
+        InputError: it is not a grader, or its kind is not supported.
     """
     spec = read_grader(grader)
     made = _check_grader(spec, partial(_make_grader, ask=ask, model=model))
@@ -123,7 +123,7 @@ def reward(grader: GraderSource, ask: Ask, model: str | None = None) -> ForeignR
 
 
 def read_grader(grader: Any) -> Mapping[str, Any]:
-    """The JSON of a grader: a mapping, a text or a file. InputError if there is none."""
+    """Read the JSON of a grader from a mapping, a text or a file. Raises InputError if there is none."""
     if isinstance(grader, Mapping):
         return grader
     if not isinstance(grader, str | PathLike):
@@ -142,7 +142,7 @@ def read_grader(grader: Any) -> Mapping[str, Any]:
 
 
 def _parse(text: str) -> Any:
-    """The value of a JSON text; ValueError also for a key that is there twice, as two graders of one name would be."""
+    """Parse JSON. Raises ValueError also for a key that occurs twice, as two graders of one name would."""
 
     def values(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         _check_once([key for key, _ in pairs])
@@ -233,7 +233,7 @@ def _python(spec: Mapping[str, Any]) -> Grader:
 
 
 def _multi(spec: Mapping[str, Any], make: Callable[[Mapping[str, Any]], Grader]) -> Grader:
-    """A grader of graders; the formula calculates with their keys, or, of a list, with their names."""
+    """Make a grader of graders. The formula has their keys as names, or, for a list, their names."""
     inner = spec["graders"]
     if isinstance(inner, Sequence) and not isinstance(inner, str):
         names = [str(each.get("name") or "") if isinstance(each, Mapping) else "" for each in inner]

@@ -1,4 +1,4 @@
-"""score_model and label_model graders: a model is asked about one completion, and its answer parsed strictly."""
+"""score_model and label_model graders: a model is asked about one completion, and its answer is parsed strictly."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from rolloutlab.store.rewards import finite
 from rolloutlab.trajectories.json_objects import find_json_objects
 
 TRIES = 3
-"""Answers after which a model counts as unusable."""
+"""How often a model is asked before it counts as unusable."""
 _SAMPLING = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -22,7 +22,7 @@ _SAMPLING = {
     "max_completion_tokens": "max_completion_tokens",
     "reasoning_effort": "reasoning_effort",
 }
-"""Sampling parameters of graders, and their names in a request; the guide writes `max_completions_tokens`."""
+"""Sampling parameters of graders, and their names in a request. The guide writes `max_completions_tokens`."""
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXTS = ("input_text", "output_text", "text")
 _SCORE = (
@@ -35,7 +35,7 @@ Prepared = tuple[Callable[[StoredTrajectory, Mapping[str, Any]], float], list[st
 
 
 def score_model(spec: Mapping[str, Any], ask: Ask) -> Prepared:
-    """A grader whose model gives a number in its `range` (default: 0 to 1)."""
+    """Prepare a grader whose model gives a number in its `range` (default: 0 to 1)."""
     low, high = _range(spec.get("range", [0, 1]))
 
     def parse(answer: str) -> float:
@@ -48,7 +48,7 @@ def score_model(spec: Mapping[str, Any], ask: Ask) -> Prepared:
 
 
 def label_model(spec: Mapping[str, Any], ask: Ask) -> Prepared:
-    """A grader whose model gives one of its labels: 1 for one of `passing_labels`, else 0."""
+    """Prepare a grader whose model gives one of its labels. The score is 1 for one of `passing_labels`, else 0."""
     labels, passing = spec["labels"], spec["passing_labels"]
     if not all(isinstance(each, list) and each and set(map(type, each)) == {str} for each in (labels, passing)):
         raise InputError("labels and passing_labels must be lists of strings", hint='"labels": ["good", "bad"]')
@@ -99,7 +99,7 @@ def _ask_until_parsed(
     ask: Ask,
     parse: Callable[[str], float],
 ) -> float:
-    """The parsed answer; an invalid one is requested again, with what is wrong."""
+    """Ask a model, and parse its answer. After an invalid answer, say what is wrong and ask again."""
     problem: Exception | None = None
     for _ in range(TRIES):
         try:
@@ -121,7 +121,7 @@ def _ask_until_parsed(
 
 
 def _find_value(answer: str, key: str) -> Any:
-    """The value of that key in the one JSON object that has it, or the answer itself where it is JSON but no object."""
+    """Find the value of a key in the one JSON object that has it; without one, return an answer that is JSON itself."""
     answer = answer.rpartition("</think>")[2]
     having = [value for value in find_json_objects(answer) if key in value]
     if len(having) == 1:
@@ -135,7 +135,7 @@ def _find_value(answer: str, key: str) -> Any:
 
 
 def _message(given: Any) -> tuple[str, list[tuple[str, Template]]]:
-    """Role and templated parts, by type, of an input message."""
+    """Read an input message; return its role, and the type and template of each part."""
     if not isinstance(given, Mapping) or given.get("role") not in _ROLES or "content" not in given:
         raise InputError(f"{given!r} is not an input message", hint='{"role": "user", "content": "..."}')
     content = given["content"]
@@ -160,7 +160,7 @@ def _fill(part: tuple[str, Template], values: Mapping[str, Any]) -> dict[str, An
 
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:
-    """A message of texts with one text as its content: fewer services take parts."""
+    """Join the parts of a message that has only texts, because fewer services take parts."""
     parts: Sequence[Mapping[str, Any]] = message["content"]
     if all(part["type"] == "text" for part in parts):
         return {**message, "content": "".join(part["text"] for part in parts)}

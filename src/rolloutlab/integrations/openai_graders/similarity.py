@@ -10,7 +10,7 @@ _INSTALL = "%pip install rolloutlab[graders]"
 
 
 def similarity(metric: str) -> Callable[[str, str], float]:
-    """The measure of that name, of (text, reference).
+    """Return the measure of that name, which is called with a text and a reference.
 
     fuzzy_match: `WRatio` of rapidfuzz. bleu (smoothed, method 1), gleu, meteor: of nltk, on words. rouge_1 to rouge_5
     and rouge_l: F-measures, without stemming.
@@ -88,7 +88,7 @@ def _n_grams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
 
 
 def _common_length(words: Sequence[str], others: Sequence[str]) -> int:
-    """Length of the longest common subsequence."""
+    """Return the length of the longest common subsequence."""
     row = [0] * (len(others) + 1)
     for word in words:
         before = 0

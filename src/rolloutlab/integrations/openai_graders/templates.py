@@ -11,7 +11,7 @@ from rolloutlab.store.models import StoredTrajectory
 
 NAMESPACES = ("item", "sample")
 SAMPLE = ("output_text", "output_json", "output_tools", "choices", "output_audio")
-"""What `sample` has."""
+"""The parts of `sample`."""
 _REFERENCE = re.compile(r"\{\{((?:(?!\{\{).)*?)\}\}", re.DOTALL)
 _STEP = re.compile(r"\.([\w$@:-]+)|\[(\d+)\]|\[\"([^\"]*)\"\]|\['([^']*)'\]")
 
@@ -37,11 +37,11 @@ class Template:
 
     @property
     def columns(self) -> list[str]:
-        """The columns of the row that it uses."""
+        """The columns of the row that the template uses."""
         return [str(steps[1]) for steps in self.references if steps[0] == "item"]
 
     def fill(self, values: Mapping[str, Any]) -> str:
-        """The text with its values, which are not templates themselves. What is no text is JSON.
+        """Fill in values, which are not templates themselves. Values that are no texts are written as JSON.
 
         Raises:
             MissingPartError: a value is missing.
@@ -51,7 +51,7 @@ class Template:
 
 
 def sample_of(trajectory: StoredTrajectory) -> dict[str, Any]:
-    """The `sample` of a trajectory: its last completion. `output_json` is there if its text is JSON."""
+    """Return the `sample` of a trajectory: its last completion, with `output_json` if its text is JSON."""
     choices = [choice.to_wire() for choice in trajectory.choices[-1:]]
     message = choices[0]["message"] if choices else {}
     sample = {

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 def open_engine(policy: str, settings: ModelSettings, *, least_seconds: float | None = None) -> "Engine":
     """See `engines.open`. Joins the cluster at `settings.engine_url`, or starts one on 127.0.0.1.
 
-    Ray reads these variables once, as it is imported: whether it reports its use to its makers, and the token of a
-    cluster that is started, as a cluster runs code for every program that reaches it. The token is in no file.
+    Ray reads the variables below once, when it is imported. One switches reports to its makers off. The others are the
+    token of a cluster that is started here, because a cluster runs code for every program that reaches it. The token is
+    in no file.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if settings.engine_url is None and "RAY_AUTH_MODE" not in os.environ:

@@ -1,4 +1,4 @@
-"""The engine on a Ray cluster: trainers that take a job's steps together, samplers that share requests."""
+"""The engine on a Ray cluster: trainers take a job's steps together, and samplers share requests."""
 
 import threading
 from collections import OrderedDict
@@ -26,13 +26,15 @@ from rolloutlab.settings import ModelSettings
 class RayEngine:
     """Samples and trains a policy on the nodes of a Ray cluster, each of which can load it under the same name.
 
-    `settings.engine_url`: HOST:PORT of a running cluster; None starts one on 127.0.0.1, which ends with the engine.
-    patience: seconds until ranks of which none begins a batch, or a sampler that has work, count as hung, or a request
-    gives up waiting for a node.
-    least_seconds: between two times that the state of a job is kept; None is five.
+    `settings.engine_url` is HOST:PORT of a running cluster; None starts one on 127.0.0.1, which ends with the engine.
+
+    patience: seconds until trainers count as hung if none of them begins a batch, until a sampler counts as hung if it
+    has work and computes nothing, and until a request gives up waiting for a node. least_seconds: the least time
+    between two saves of a job's state; None is five seconds.
 
     Raises:
-        InputError: the URL is none of a cluster. ServiceError: it cannot be reached. PolicyError: as of `load_policy`.
+        InputError: the URL is not that of a cluster. ServiceError: the cluster cannot be reached. PolicyError: as
+        `load_policy`.
     """
 
     name = "ray"
@@ -65,7 +67,7 @@ class RayEngine:
         self._initial_adapter = ray.put(self._initial.adapter)
 
     def status(self) -> Mapping[str, str]:
-        """See `Engine`. The nodes that sample, and those that are not used."""
+        """See `Engine`. The status has the nodes that sample, and those that are not used."""
         ready = list(self.samplers.ready)
         devices = sorted({self._nodes.loaded[node].device for node in ready})
         addresses = sorted(self._nodes.addresses.get(node, node) for node in ready)
@@ -91,7 +93,7 @@ class RayEngine:
         return self._loop.submit(self.samplers.logprobs(self._adapter(checkpoint), sequences)).result()
 
     def train(self, source: Path, target: Path, task: Task, callbacks: Callbacks) -> None:
-        """See `Engine`. Where a trainer or its node is lost, it goes on from the last steps that were kept."""
+        """See `Engine`. If a trainer or its node is lost, training goes on from the last steps that were kept."""
         progress = Progress(partial_of(target), task.key(source))
         start = ray.put(read_checkpoint(source))
         reference = self._adapter(task.reference) if task.reference else None
@@ -104,7 +106,7 @@ class RayEngine:
             self._adapters.pop(checkpoint, None)
 
     def close(self) -> None:
-        """See `Engine`. A cluster that was joined goes on; only the actors of this engine end."""
+        """See `Engine`. In a cluster that was joined, only the actors of this engine end."""
         if self._closed:  # another engine may have connected since
             return
         self._closed = True
@@ -112,7 +114,7 @@ class RayEngine:
         ray.shutdown()
 
     def _adapter(self, checkpoint: Path | None) -> Any:
-        """A reference to the adapter of a checkpoint in the object store, from an LRU cache."""
+        """Return a reference to the adapter of a checkpoint in the object store, from an LRU cache."""
         if checkpoint is None:
             return self._initial_adapter
         with self._lock:

@@ -34,7 +34,7 @@ class Loaded:
 
 
 def load(name: str, settings: ModelSettings, threads: int) -> tuple[Policy, Loaded]:
-    """Load the policy, in the process of an actor. Raises as `load_policy`."""
+    """Load the policy, in the process of an actor. Raises as `load_policy` does."""
     torch.set_num_threads(threads)
     policy = load_policy(name, settings)
     limit_threads(policy)
@@ -50,7 +50,7 @@ def connect(url: str | None) -> None:
     where = {"address": url} if url else here
     try:
         ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
-    except Exception as error:  # Ray raises plain ones, too
+    except Exception as error:  # Ray also raises errors that are no RayError
         problem = "Ray did not start" if url is None else f"no Ray cluster at {url} was joined"
         hint = "rolloutlab serve again, or --engine local" if url is None else "ray start --head"
         raise ServiceError(f"{problem}: {error_line(error)}", hint=hint) from error
@@ -79,13 +79,13 @@ class Nodes:
         self.addresses: dict[str, str] = {}
 
     def living(self) -> dict[str, int]:
-        """Nodes with the number of their cores; a lost one is noticed by Ray's health check, after some seconds."""
+        """Return the living nodes, with the number of their cores. Ray notices a lost node after some seconds."""
         nodes = [each for each in ray.nodes() if each["Alive"]]
         self.addresses = {each["NodeID"]: each["NodeManagerAddress"] for each in nodes}
         return {each["NodeID"]: int(each["Resources"].get("CPU", 1)) or 1 for each in nodes}
 
     def actor(self, kind: type, node: str, threads: int, max_concurrency: int) -> Any:
-        """A new actor on a node. Ray does not restart it if it is lost."""
+        """Make a new actor on a node. Ray does not restart it if it is lost."""
         with_gpu = any(each["NodeID"] == node and each["Resources"].get("GPU") for each in ray.nodes())
         options = {
             "num_cpus": 0,
@@ -98,7 +98,7 @@ class Nodes:
         return ray.remote(kind).options(**options).remote()
 
     def check(self, node: str, what: str, loaded: Loaded) -> None:
-        """Check and record what a trainer or sampler has loaded. PolicyError: it differs from the other nodes."""
+        """Check and record what a trainer or sampler has loaded. Raises PolicyError if it differs between nodes."""
         for first in list(self.loaded.values()):
             check_same(loaded.base, first.base)
         self.loaded[node] = loaded
@@ -115,19 +115,19 @@ class Nodes:
         logging.getLogger(__name__).warning("no %s on %s: %s", what, self.addresses.get(node, node), error_line(error))
 
     def unused(self) -> str:
-        """The living nodes that are not used, or not for everything, each with the reason; empty if there are none."""
+        """Name the living nodes that are not used, or not for everything, each with the reason; empty if none."""
         addresses = self.addresses
         reasons = [(node, error.message) for node, error in list(self.refused.items())]
         reasons += [(node, f"no {what}: {line}") for (node, what), line in list(self.failed.items())]
         return "; ".join(f"{addresses[node]} ({why})" for node, why in reasons if node in addresses)
 
     def no_node_error(self, problem: str) -> RolloutlabError:
-        """The error if no node can do something, which `problem` says."""
+        """Return the error that no node can do something, which `problem` says."""
         unused = self.unused()
         ours = ServiceError(f"{problem}: {unused}" if unused else problem, hint=HINT)
         return next(iter(self.refused.values()), ours)
 
 
 def error_line(error: BaseException) -> str:
-    """The last line of an error. The lines before it are a traceback of another process, which Ray adds."""
+    """Return the last line of an error. The lines before it are a traceback of another process, which Ray adds."""
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]

@@ -10,11 +10,11 @@ from rolloutlab.policy.task import Callbacks
 from rolloutlab.settings import ModelSettings
 
 Token = tuple[int, int, float, list[tuple[int, float]]]
-"""Index of a completion, a sampled token, its logprob, and the most likely ones there."""
+"""The index of a completion, a sampled token, its logprob, and the most likely tokens at its position."""
 
 
 def divide(costs: Sequence[int], loads: Mapping[str, int]) -> dict[str, list[int]]:
-    """Positions of requests for each node: in order, each to the node with the least to do."""
+    """Assign requests, in order, to the node with the least to do; return their positions by node."""
     work, parts = dict(loads), {node: list[int]() for node in loads}
     for position, cost in enumerate(costs):
         node = min(work, key=lambda each: work[each])
@@ -24,20 +24,20 @@ def divide(costs: Sequence[int], loads: Mapping[str, int]) -> dict[str, list[int
 
 
 def check_address(url: str) -> None:
-    """InputError for the URL of another engine: a cluster is at HOST:PORT of its head."""
+    """Raise InputError for the URL of another engine: a cluster is at HOST:PORT of its head."""
     if "://" in url:
         raise InputError(f"{url!r} is not the address of a Ray cluster", hint="HOST:PORT of its head, as 10.0.0.1:6379")
 
 
 def with_dtype(settings: ModelSettings, *, gpus: bool) -> ModelSettings:
-    """Settings with the precision of all nodes, since each device has another default. gpus: whether a node has any."""
+    """Set one precision for all nodes, because devices have different defaults. gpus: whether any node has a GPU."""
     on_gpu = gpus if settings.device is None else settings.device == "cuda"
     dtype = settings.dtype or ("bfloat16" if on_gpu else "float32")
     return settings.model_copy(update={"dtype": dtype})
 
 
 def check_same(base: Base, first: Base) -> None:
-    """PolicyError: a node has loaded another policy than the first node, or the same with other options."""
+    """Raise PolicyError if a node has loaded another policy than the first node, or the same with other options."""
     if base.bound_options != first.bound_options:
         loaded, others = (" ".join(each.bound_options) or "the default settings" for each in (base, first))
         message = f"the policy {base.name!r} has {loaded} there, and {others} on other nodes"
@@ -47,7 +47,7 @@ def check_same(base: Base, first: Base) -> None:
 
 
 class ReportOnce:
-    """Passes each gradient step on once, and how far one is: trainers that begin again report earlier steps as well.
+    """Passes on each gradient step once, although trainers that begin again report earlier steps as well.
 
     steps: how many were passed on.
     """
@@ -57,11 +57,11 @@ class ReportOnce:
         self.steps = self._step = 0
 
     def begin(self) -> None:
-        """Before an attempt."""
+        """Begin an attempt, whose steps are counted from 0."""
         self._step = 0
 
     def report(self, kind: str, data: dict[str, object]) -> None:
-        """An event of this attempt. Raises Cancelled."""
+        """Pass on an event of this attempt, unless it was passed on before. Raises Cancelled."""
         if kind == "step_progress" and self._step < self.steps:
             return
         if kind == "gradient_step":
@@ -78,7 +78,7 @@ class ReportOnce:
 
 
 class Streamed:
-    """Completions that grow by tokens of a stream; one that begins again passes no token on twice."""
+    """Completions that grow by the tokens of a stream. One that begins again passes no token on twice."""
 
     def __init__(self, requests: Sequence[CompletionRequest], on_token: OnToken) -> None:
         self._rows = {request.index: Completion(request) for request in requests}
@@ -86,7 +86,7 @@ class Streamed:
         self._position = dict.fromkeys(self._rows, 0)
 
     def begin(self, requests: Sequence[CompletionRequest]) -> None:
-        """Before an attempt at some of them."""
+        """Begin an attempt at some of the completions."""
         self._position.update({request.index: 0 for request in requests})
 
     def add(self, tokens: Iterable[Token]) -> None:

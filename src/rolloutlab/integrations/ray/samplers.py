@@ -28,16 +28,16 @@ from rolloutlab.settings import ModelSettings
 T = TypeVar("T")
 CACHED_ADAPTERS = 8
 _WATCH_SECONDS = 5.0
-"""Between two looks at which nodes there are."""
+"""Seconds between two looks at which nodes there are."""
 _LONGEST_PAUSE = 300.0
-"""Before a sampler is started again on a node where none starts."""
+"""The longest time before a sampler is started again on a node where none starts."""
 _TRIES = 4
 
 
 class RaySampler:
     """Samples and scores on one node; calls run in one event loop.
 
-    adapters: references into the object store, one in a list, as Ray would fetch a bare one before each call.
+    adapters: a list with one reference into the object store, because Ray would fetch a bare one before each call.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class RaySampler:
     async def sample(
         self, adapters: list[Any], requests: Sequence[CompletionRequest], streamed: bool
     ) -> AsyncIterator[tuple[list[Token], list[Completion]]]:
-        """Yields tokens where it is streamed, in order for each completion, and at last the completions."""
+        """Yield the tokens of each completion in order, if they are streamed, and at last the completions."""
         loop, pieces = asyncio.get_running_loop(), asyncio.Queue[Token | None]()
 
         def put(piece: Token | None) -> None:
@@ -77,11 +77,11 @@ class RaySampler:
             future.cancel()
 
     async def logprobs(self, adapters: list[Any], sequences: Sequence[TokenSequence]) -> list[list[float]]:
-        """As of `Engine`."""
+        """Score as `Engine.logprobs` does."""
         return await asyncio.to_thread(self._inference.logprobs, await self._adapter(adapters[0]), sequences)
 
     async def count_computed(self) -> int:
-        """How many layers so far, of any request."""
+        """Return how many layers were computed so far, for all requests."""
         return self._computed
 
     def _count(self) -> Callable[..., None]:
@@ -106,7 +106,7 @@ def _layers(base: nn.Module) -> list[nn.Module]:
 
 
 class Samplers:
-    """A sampler on each node that can load the policy; all of it runs in one event loop.
+    """A sampler on each node that can load the policy. All methods run in one event loop.
 
     patience: seconds until a sampler that has work and computes no layer counts as hung, or a request gives up waiting
     for a node.
@@ -119,13 +119,17 @@ class Samplers:
         self._starting: dict[str, asyncio.Task[Loaded | None]] = {}
         self._guards: dict[str, asyncio.Task[None]] = {}
         self._pauses: dict[str, float] = {}
-        """Seconds, of nodes on which no sampler started."""
+        """Seconds until another try, by node on which no sampler has started."""
         self._work: Counter[str] = Counter()
         """Tokens that each node may yet compute."""
         self._any, self._lost = asyncio.Event(), asyncio.Event()
 
     async def start(self) -> Loaded:
-        """Start one on each node; what the first has loaded. Raises PolicyError, ServiceError: no node can."""
+        """Start a sampler on each node; return what the first one has loaded.
+
+        Raises:
+            PolicyError, ServiceError: no node can sample.
+        """
         self._recruit(await asyncio.to_thread(self._nodes.living))
         for first in asyncio.as_completed(list(self._starting.values())):
             if loaded := await first:
@@ -191,10 +195,10 @@ class Samplers:
         return await self._call(sum(map(len, sequences)), call)
 
     async def _call(self, cost: int, function: Callable[[Any], Awaitable[T]], node: str | None = None) -> T:
-        """Call a sampler: of a node, or of that with the least to do; of another one where it is lost.
+        """Call the sampler of a node, or of the one with the least to do; if it is lost, call another one.
 
         Raises:
-            ServiceError: there is none. Other errors: as of the function.
+            ServiceError: there is none, or too many were lost. Other errors: as the function.
         """
         for _ in range(_TRIES):
             await self._wait()
@@ -215,13 +219,14 @@ class Samplers:
         raise ServiceError(f"samplers were lost {_TRIES} times in one request", hint=HINT)
 
     async def _wait(self) -> None:
-        """Until there is a sampler."""
+        """Wait until there is a sampler. Raises ServiceError after `patience` seconds."""
         try:
             await asyncio.wait_for(self._any.wait(), self._patience)
         except TimeoutError:
             raise ServiceError("no node of the cluster samples", hint=HINT) from None
 
     def _recruit(self, nodes: dict[str, int]) -> None:
+        """Forget the samplers of lost nodes, and start one on each node that has none and is not refused."""
         for node in self.ready.keys() - nodes.keys():
             self._lose(node)
         for node in nodes.keys() - self.ready.keys() - self._starting.keys() - self._nodes.refused.keys():
@@ -229,7 +234,7 @@ class Samplers:
             task.add_done_callback(partial(self._allow_restart, node))
 
     async def _load(self, node: str, threads: int) -> Loaded | None:
-        """What a new sampler has loaded; None where the node is lost or cannot."""
+        """Start a sampler; return what it has loaded, or None if the node is lost or cannot load the policy."""
         sampler = self._nodes.actor(RaySampler, node, threads, max_concurrency=1000)
         try:
             loaded: Loaded = await sampler.load.remote(*self._nodes.policy, threads)
@@ -248,11 +253,11 @@ class Samplers:
         return loaded
 
     def _allow_restart(self, node: str, _task: object) -> None:
-        """Another one may be started on a node: at once where it is lost, and after a pause where none started."""
+        """Allow another start on a node: after a pause if no sampler has started there, else at once."""
         asyncio.get_running_loop().call_later(self._pauses.get(node, 0.0), self._starting.pop, node)
 
     async def _guard(self, node: str, sampler: Any) -> None:
-        """End a sampler that does not answer, or has work and computes nothing: its requests then go elsewhere."""
+        """End a sampler that does not answer, or has work and computes nothing, so that its requests go elsewhere."""
         ask, before, since = sampler.count_computed, -1, time.monotonic()
         while self.ready.get(node) is sampler:
             try:

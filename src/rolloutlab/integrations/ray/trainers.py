@@ -32,26 +32,26 @@ from rolloutlab.settings import ModelSettings
 
 LOST = (RayError, GetTimeoutError)
 _ANSWER_SECONDS = 30.0
-"""Within which a trainer answers that has loaded the policy and computes nothing, or it counts as hung; at most."""
+"""The most seconds until a trainer that has loaded the policy and computes nothing counts as hung."""
 _POLL_SECONDS = 0.25
 _ATTEMPTS = 3
 _LEAST_SECONDS = 5.0
-"""Between two times that rank 0 sends its state."""
+"""The least time between two states that rank 0 sends."""
 _BATCHES = "batches"
-"""Key of how many batches the ranks of a group have begun."""
+"""The key under which a group counts the batches that its ranks have begun."""
 _LONGEST_PAUSE = 0.05
-"""Between two looks for ranks that are still to come: they meet several times a second where steps are short."""
+"""The longest pause between two looks for other ranks, which may meet several times a second."""
 Event = tuple[str, Any]
-"""Kind and data of what a trainer reports: an event of its task, or `progress` with what is kept of it."""
+"""What a trainer reports, as kind and data: an event of its task, or `progress` with a state to keep."""
 
 
 @dataclass(frozen=True)
 class GroupRank:
     """The place of a trainer in a group.
 
-    key: of this group's attempt at its task. address: where rank 0 listens. parts: into which each step is divided.
-    patience: seconds without a batch of any rank, until one counts as hung. least_seconds: between two times that the
-    state is sent.
+    key: identifies the group's attempt at its task. address: where rank 0 listens. parts: the number of parts into
+    which each step is divided. patience: seconds without a batch of any rank until the group counts as hung.
+    least_seconds: the least time between two states that are sent.
     """
 
     key: str
@@ -64,12 +64,12 @@ class GroupRank:
 
     @property
     def keeps(self) -> bool:
-        """Whether this rank reports: the others have the same state."""
+        """Whether this rank reports. The others have the same state, so one is enough."""
         return self.rank == 0
 
 
 class RayTrainer:
-    """A rank of a training group; it outlives tasks and groups. Methods run in several threads."""
+    """A rank of training groups. It outlives tasks and groups. Methods run in several threads."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -88,7 +88,7 @@ class RayTrainer:
         return self._loaded
 
     def address(self) -> str:
-        """A free port of this node, for the next group."""
+        """Find a free port of this node, for the next group."""
         with socket.socket() as free:
             host = ray.util.get_node_ip_address()
             free.bind((host, 0))
@@ -98,7 +98,7 @@ class RayTrainer:
         self, seat: GroupRank, start: State, kept: tuple[State, list[dict[str, object]]] | None, task: Task,
         reference: Adapter | None,
     ) -> State | RolloutlabError | Cancelled | None:  # fmt: skip
-        """Take a task's steps as one of a group; the state afterwards, of rank 0, or why the task itself ended.
+        """Take a task's steps as one of a group; rank 0 returns the state afterwards. Return why the task itself ended.
 
         Raises:
             RuntimeError: another rank has died, or hangs.
@@ -123,7 +123,7 @@ class RayTrainer:
         return state if seat.keeps else None
 
     def events(self, key: str, taken: int, seconds: float) -> list[Event]:
-        """The events of an attempt after the first `taken`; waits for one, for at most so many seconds."""
+        """Return the events of an attempt after the first `taken`; wait for one, for at most so many seconds."""
         with self._changed:
             if self._key == key:
                 del self._events[: taken - self._taken]
@@ -132,7 +132,7 @@ class RayTrainer:
             return list(self._events) if self._key == key else []
 
     def _all_kept(self) -> bool:
-        """Whether the engine has taken all that is to be kept, which may be large: no more of it waits here."""
+        """Whether the engine has taken every state that was sent. States may be large, so only one waits here."""
         with self._changed:
             return all(kind != "progress" for kind, _ in self._events)
 
@@ -148,7 +148,7 @@ class RayTrainer:
 
 
 class _SentProgress(Progress):
-    """Progress that the engine writes, since the lab may be on another machine. taken: whether it has all so far."""
+    """Progress that is sent to the engine, which may be on another machine. taken: whether it has the last state."""
 
     def __init__(self, seat: GroupRank, kept: Any, send: Callable[[str, Any], None], taken: Callable[[], bool]) -> None:
         super().__init__(Path(), seat.key, seat.least_seconds)
@@ -167,8 +167,9 @@ class _SentProgress(Progress):
 class _Group:
     """The ranks of an attempt, which meet at each sum. stopped: whether the attempt is to end.
 
-    A long step has one sum after minutes of batches, and its ranks do not end together. So a rank waits for the others
-    as long as any of them begins batches, which are counted in a store of rank 0; gloo's time-out is for the sum alone.
+    A long step has one sum after minutes of batches, and its ranks do not end them together. So a rank waits for the
+    others as long as any of them begins batches, which are counted in a store of rank 0. The time-out of gloo applies
+    only to the sum itself.
     """
 
     def __init__(self, seat: GroupRank, stopped: Callable[[], bool]) -> None:
@@ -178,7 +179,7 @@ class _Group:
         self._store = TCPStore(host, int(port), seat.size, is_master=seat.keeps, timeout=patience)
         gloo: Any = ProcessGroupGloo
         options = gloo._Options()
-        # the address of this node: by default gloo takes that to which the name of the host resolves
+        # the address of this node: by default gloo takes the one that the host's name resolves to
         options._devices = [gloo.create_device(hostname=ray.util.get_node_ip_address())]
         options._timeout = patience
         self._gloo = gloo(self._store, seat.rank, seat.size, options)
@@ -213,16 +214,16 @@ class _Group:
 
 @dataclass
 class _Rank:
-    """A trainer of a node; what it has loaded is None until it has."""
+    """The trainer of a node. loaded: what it has loaded; None until then."""
 
     actor: Any
     loaded: Loaded | None = None
 
 
 class Trainers:
-    """One trainer on each node, which outlives tasks.
+    """A trainer on each node, which outlives tasks.
 
-    patience: seconds until a rank counts as hung as no batch of its group begins. least_seconds: as of `Progress`.
+    patience: seconds until a group counts as hung if none of its batches begins. least_seconds: see `Progress`.
     """
 
     def __init__(self, nodes: Nodes, patience: float, least_seconds: float | None = None) -> None:
@@ -232,14 +233,19 @@ class Trainers:
         """By node."""
 
     def train(self, start: Any, task: Any, reference: Any, progress: Progress, once: ReportOnce) -> State:
-        """Take the steps of a task; where a trainer or its node is lost, the others go on from what was kept.
+        """Take the steps of a task. If a trainer or its node is lost, the others go on from what was kept.
 
         Steps are divided into as many parts as the first group has workers, so that a loss does not change the result.
 
-        start, task, reference: references into the object store; None is checkpoint 0.
+        Args:
+            start: A reference to the state to start from, in the object store.
+            task: A reference to the task.
+            reference: A reference to the adapter of the KL penalty; None is checkpoint 0.
+            progress: Keeps finished steps on disk, to resume from.
+            once: Passes the events on.
 
         Raises:
-            ServiceError: there is no node, or trainers were lost in a step's every attempt. Others: as of `take_steps`.
+            ServiceError: there is no node, or trainers were lost in every attempt at a step. Others: as `take_steps`.
         """
         lost = parts = 0
         while True:
@@ -256,7 +262,7 @@ class Trainers:
                     raise ServiceError(message, hint=HINT) from error
 
     def _group(self) -> dict[str, _Rank]:
-        """The trainers of all living nodes, made where there is none. ServiceError: no node has one."""
+        """Return the trainers of all living nodes; make missing ones. Raises ServiceError if no node has one."""
         before = self.ranks
         while self._load() < len(before):  # some were lost meanwhile: new ones on the nodes that live
             before = {}
@@ -265,7 +271,7 @@ class Trainers:
         return dict(self.ranks)
 
     def _load(self) -> int:
-        """Make and load trainers on living nodes, and forget those that are lost; how many there are."""
+        """Make and load trainers on living nodes, and forget those that are lost; return how many there are."""
         nodes = self._nodes.living()
         self.ranks = {node: rank for node, rank in self.ranks.items() if node in nodes}
         bad = {node for node, what in list(self._nodes.failed) if what == "sampler"} | self._nodes.refused.keys()
@@ -286,7 +292,7 @@ class Trainers:
         return len(self.ranks)
 
     def _wait_for_load(self, node: str, answer: Any, *, first: bool) -> Loaded:
-        """What a trainer has loaded; the first time that takes as long as it takes, while its node lives."""
+        """Wait for what a trainer has loaded. The first time there is no limit, as long as its node lives."""
         while True:
             try:
                 loaded: Loaded = ray.get(answer, timeout=self._answer_seconds)
@@ -299,7 +305,7 @@ class Trainers:
     def _attempt(
         self, group: dict[str, _Rank], parts: int, of_task: Sequence[Any], progress: Progress, once: ReportOnce
     ) -> State:
-        """Train with one group, until the task ends. Raises as `train`, and LOST: a rank or its node is lost."""
+        """Train with one group until the task ends. Raises as `train` does, and LOST if a rank or its node is lost."""
         actors, key = [rank.actor for rank in group.values()], uuid.uuid4().hex
         address = ray.get(actors[0].address.remote(), timeout=self._answer_seconds)
         seats = [
@@ -327,7 +333,7 @@ class Trainers:
         return outcome
 
     def _release(self, group: dict[str, _Rank], answers: Sequence[Any], key: str) -> None:
-        """End an attempt; a trainer that is not free soon after counts as hung, and is lost."""
+        """End an attempt. A trainer that is not free soon afterwards counts as hung, and is lost."""
         for rank in group.values():
             rank.actor.stop.remote(key)
         busy = ray.wait(list(answers), num_returns=len(answers), timeout=self._answer_seconds)[1]

@@ -24,9 +24,9 @@ def open_engine(policy: str, settings: ModelSettings, *, least_seconds: float | 
 
 
 def connect(name: str, configured: Settings, environment: Mapping[str, str]) -> Settings:
-    """The settings of an embedded service that samples and trains a model on the hosted Tinker service.
+    """Return the settings of an embedded service that samples and trains a model on the hosted Tinker service.
 
-    name: of the model, such as `Qwen/Qwen3-8B`.
+    name: the name of the model, such as `Qwen/Qwen3-8B`.
 
     Raises:
         InputError: it is not the name of a model, or there is no key.

@@ -1,7 +1,7 @@
 """Client of the Tinker API over its SDK (tested with 0.24.1), in plain values; no other module imports `tinker`.
 
-Each call waits for its answer, since servers may reorder requests of one model, and has a timeout, since the SDK asks
-for ever where a server answers 500. Documentation of the API: https://tinker-docs.thinkingmachines.ai
+Each call waits for its answer, because servers may reorder requests of one model. Each has a timeout, because the SDK
+asks for ever if a server answers 500. Documentation of the API: https://tinker-docs.thinkingmachines.ai
 """
 
 import inspect
@@ -38,15 +38,15 @@ from rolloutlab.errors import (
 
 _SLICE, _CLOSING_SECONDS, _CONNECT_SECONDS, _ANSWER_SECONDS = 0.2, 5.0, 30.0, 5.0
 _TOKENS = 32_768
-"""Scored in one request."""
+"""The most tokens that are scored in one request."""
 _EXAMPLES, _BYTES, _TOKEN_BYTES = 1024, 4_900_000, 40
-"""Most of one request: the SDK cuts at 1,024 examples and at 5 MB by its estimate, which is 40 bytes a token here."""
+"""The limits of one request. The SDK cuts at 1,024 examples, and at 5 MB by its estimate of 40 bytes per token."""
 _ALIKE, _SHORT = 8, 128
-"""Requests have a multiple of 8 sequences, which servers on JAX compile once, or longer ones than so many tokens."""
+"""Requests have a multiple of 8 sequences, for which servers on JAX compile once, unless one is longer than 128."""
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _KEY_HINT = "export TINKER_API_KEY=..., a key of this server"
 _NO_KEY = "tml-none"
-"""Self-hosted servers take any key, and the SDK none that does not begin like this."""
+"""Self-hosted servers take any key, but the SDK takes only keys that begin like this one."""
 _OLDER = "the server may speak the older protocol: pip install tinker==0.24.1"
 _START = "start the server, or name the one that runs: --engine-url URL, for a notebook ROLLOUTLAB_ENGINE_URL=URL"
 _AGAIN = "start the server again; a job that has failed can be given again, from the newest checkpoint"
@@ -66,13 +66,14 @@ class NoRoomError(ServiceError):
 
 @dataclass(frozen=True)
 class Datum:
-    """A sequence of tokens; of a gradient, also the logprob and advantage of each token but the first."""
+    """A sequence of tokens. For a gradient it has also the logprob and advantage of each token but the first."""
 
     ids: Sequence[int]
     logprobs: Sequence[float] | None = None
     advantages: Sequence[float] | None = None
 
     def to_sdk(self) -> Any:
+        """Convert the datum to that of the SDK."""
         inputs: dict[str, Any] = {"target_tokens": _integers(self.ids[1:])}
         if self.logprobs is not None and self.advantages is not None:
             inputs |= {"logprobs": _floats(self.logprobs), "advantages": _floats(self.advantages)}
@@ -129,9 +130,9 @@ class TinkerClient:
         self._service = tinker.ServiceClient(base_url=url, api_key=api_key or _NO_KEY, http_client=self._http)
 
     def check_answers(self, cancelled: Cancel | None = None) -> None:
-        """Ask once, without the key: the SDK asks for minutes where nothing answers, and says not why.
+        """Ask once, without the key, because the SDK asks for minutes if nothing answers, and does not say why.
 
-        Raises UnreachableError: nothing answers. ServiceError: with status 404 or 5xx, or something else than JSON.
+        Raises UnreachableError: nothing answers. ServiceError: the answer has the status 404 or 5xx, or is not JSON.
         """
 
         def check_wanted() -> None:
@@ -154,14 +155,14 @@ class TinkerClient:
             http.close()
 
     def models(self) -> list[str]:
-        """Names of the bases that the server offers."""
+        """List the names of the bases that the server offers."""
         offered = self._result(
             _run_in_thread(self._service.get_server_capabilities), seconds=_CONNECT_SECONDS
         ).supported_models
         return [name for each in offered if (name := each.model_name)]
 
     def create(self, state: str | None = None, *, optimizer: bool = False, cancelled: Cancel | None = None) -> Any:
-        """A model: new, or of a saved state, with AdamW's moments or without."""
+        """Make a model: a new one, or one of a saved state. optimizer: with the AdamW moments of the state."""
         if state is None:
             kind = {"rank": self.rank, "seed": self._seed, "train_unembed": False}
             made = _run_in_thread(lambda: self._service.create_lora_training_client(self.model, **kind))
@@ -180,7 +181,7 @@ class TinkerClient:
             self.unload(made.result())
 
     def unload(self, model: Any) -> None:
-        """Free a model's place in the server's memory; a server may have no such call."""
+        """Free a model's place in the server's memory, if the server has a call for it."""
         holder, request = model.holder, types.UnloadModelRequest(model_id=model.model_id)
 
         async def post() -> None:
@@ -193,7 +194,7 @@ class TinkerClient:
     def logprobs(
         self, model: Any, sequences: Sequence[Sequence[int]], cancelled: Cancel | None = None
     ) -> list[list[float]]:
-        """Logprob of each token but the first of each sequence, in nats, of the unscaled full-vocabulary distribution.
+        """Score each token but the first of each sequence, in nats, by the unscaled full-vocabulary distribution.
 
         Raises ServiceError: they are not finite numbers, or not as many.
         """
@@ -215,9 +216,9 @@ class TinkerClient:
         self._call(lambda: model.forward_backward(data, "importance_sampling"), cancelled)
 
     def step(self, model: Any, adam: Adam) -> float:
-        """An AdamW step with the gradients that were added; their norm.
+        """Take an AdamW step with the gradients that were added; return the norm of their sum before clipping.
 
-        NaN: the server reports none. It is of the gradient before it is clipped.
+        The norm is NaN if the server reports none.
         """
         self.steps += 1
         answer = self._call(lambda: model.optim_step(types.AdamParams(**vars(adam))))
@@ -225,18 +226,18 @@ class TinkerClient:
         return next((float(value) for name, value in metrics.items() if "grad_norm" in name), math.nan)
 
     def save(self, model: Any, ttl: int | None = None) -> str:
-        """Save weights and moments under a new name; the state's path. ttl: seconds until it may be deleted."""
+        """Save weights and moments under a new name; return the state's path. ttl: seconds until it may be deleted."""
         return str(self._call(lambda: model.save_state(uuid4().hex, ttl)).path)
 
     def sampler(self, model: Any) -> tuple[str, Any]:
-        """Path and client of the model as it is, to sample from. It must be neither trained nor saved so again.
+        """Return path and client to sample from the model as it is. It must not be trained or saved in this way again.
 
         Some servers sample the newest weights of a model under its older path, or load older ones into its training.
         """
         return self._sampler(self._call(lambda: model.save_weights_for_sampler(uuid4().hex)))
 
     def finish(self, model: Any) -> tuple[str, str, Any]:
-        """What `save` and `sampler` give, which wait for each other's answers at once."""
+        """Do what `save` and `sampler` do, with both requests sent before either answer is waited for."""
         with self._errors():
             state, weights = model.save_state(uuid4().hex, None), model.save_weights_for_sampler(uuid4().hex)
         return str(self._result(state).path), *self._sampler(self._result(weights))
@@ -246,14 +247,14 @@ class TinkerClient:
         return path, self._result(_run_in_thread(lambda: self._service.create_sampling_client(model_path=path)))
 
     def sample(self, sampler: Any, prompt: Sequence[int], settings: Sampling, count: int) -> Any:
-        """Post so many completions, the seed of each 1 above that before it; `await_samples` waits for them."""
+        """Post a request of `count` completions, with seeds that count up by 1; `await_samples` waits for them."""
         values = {**vars(settings), "stop": list(settings.stop)}
         return sampler.sample(types.ModelInput.from_ints(list(prompt)), count, types.SamplingParams(**values))
 
     def await_samples(
         self, posted: Any, count: int, cancelled: Cancel | None = None
     ) -> list[tuple[list[int], list[float]]]:
-        """Tokens of each completion and their logprobs."""
+        """Wait for completions; return the tokens of each and their logprobs."""
         answer = self._result(posted, cancelled)
         with self._errors():
             rows = [(list(each.tokens), list(each.logprobs or ())) for each in answer.sequences]
@@ -265,7 +266,7 @@ class TinkerClient:
         return rows
 
     def pause(self, seconds: float, cancelled: Cancel) -> None:
-        """Wait. Raises Cancelled: it is wanted meanwhile, or afterwards."""
+        """Wait. Raises Cancelled if that is wanted during the wait or right after it."""
         end = time.monotonic() + seconds
         while True:
             left = end - time.monotonic()
@@ -279,7 +280,7 @@ class TinkerClient:
         self._closing.set()
 
     def close(self) -> None:
-        """Release connections; the SDK's thread ends with the process."""
+        """Release connections. The SDK's thread ends with the process."""
         self.cancel()
         for name in ("_rest_holder", "_session_holder"):
             if holder := getattr(self._service, name, None):
@@ -308,7 +309,7 @@ class TinkerClient:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Errors of the SDK as ours, without the key."""
+        """Map errors of the SDK to those of this package, without the key."""
         try:
             yield
         except (tinker.AuthenticationError, tinker.PermissionDeniedError) as error:
@@ -349,14 +350,14 @@ def _check_address(url: str, api_key: str | None) -> None:
 
 
 def _client_without_redirects(url: str) -> Any:
-    """An HTTP client as the SDK makes them, which takes the key to no other host."""
+    """Make an HTTP client as the SDK does, but one that follows no redirect, so that the key goes to no other host."""
     from tinker._base_client import DefaultAsyncHttpxClient
 
     return DefaultAsyncHttpxClient(base_url=url, follow_redirects=False)
 
 
 def _run_in_thread(function: Callable[[], Any]) -> "Future[Any]":
-    """The value of a call that blocks for as long as the server likes; later versions of the SDK return a future."""
+    """Run a call that may block in a thread. Its value may be a future, as of later versions of the SDK."""
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
 
@@ -372,7 +373,7 @@ def _run_in_thread(function: Callable[[], Any]) -> "Future[Any]":
 
 
 def _parts(sequences: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
-    """The sequences in parts of at most `_TOKENS` tokens, or of one sequence."""
+    """Yield the sequences in parts of at most `_TOKENS` tokens, or of one sequence."""
     part: list[Sequence[int]] = []
     for ids in sequences:
         if part and sum(map(len, part)) + len(ids) > _TOKENS:
@@ -384,7 +385,7 @@ def _parts(sequences: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
 
 
 def divide_into_requests(lengths: Sequence[int]) -> Iterator[slice]:
-    """Sequences of these lengths, in order, in requests that the SDK sends as they are."""
+    """Divide sequences of these lengths, in order, into requests that the SDK does not divide further."""
     begin, size = 0, 0
     for i, length in enumerate(lengths):
         if i > begin and (size + length * _TOKEN_BYTES > _BYTES or i - begin == _EXAMPLES - _ALIKE):
@@ -396,7 +397,7 @@ def divide_into_requests(lengths: Sequence[int]) -> Iterator[slice]:
 
 
 def count_padding(lengths: Iterable[int]) -> int:
-    """How many sequences a request with some of these lengths is filled up by."""
+    """Count the sequences by which a request with sequences of these lengths is filled up."""
     each = list(lengths)
     return -len(each) % _ALIKE if max(each) <= _SHORT else 0
 

@@ -1,7 +1,7 @@
 """The engine for a server of the Tinker API: a hosted one, or your own, such as SkyRL's.
 
-Losses are exactly ours: they depend on the model through its logprobs alone, so that the gradient by these is computed
-here, and sent as the advantages of the server's importance sampling, whose ratio is 1.
+Losses are exactly those of this package, because they depend on the model only through its logprobs. The gradient by
+the logprobs is computed here, and sent as the advantages of the server's importance sampling, whose ratio is 1.
 """
 
 import logging
@@ -47,7 +47,7 @@ PLACE, KEY = "tinker.json", "TINKER_API_KEY"
 _WORKERS, _ATTEMPTS = 64, 3  # as many as the requests of a `%%chat`; the threads only wait
 _LEAST_SECONDS = 30.0
 _ROOM_SECONDS, _PAUSE = 600.0, 2.0
-"""How long to wait for room in the server's memory, which models of a killed service have until their session ends."""
+"""How long to wait for room in the server's memory: models of a killed service stay until their session ends."""
 _UNSUPPORTED = {
     "lora_alpha": "a Tinker server chooses the scale of its adapters",
     "lora_targets": "a Tinker server chooses the layers of its adapters",
@@ -71,9 +71,9 @@ def open_engine(policy: str, settings: ModelSettings, *, least_seconds: float | 
 
 
 class Place(BaseModel):
-    """What lies in a checkpoint's folder: where the server has its state; None is a new adapter, of checkpoint 0.
+    """The content of a checkpoint's folder. state: where the server has it; None is a new adapter, checkpoint 0.
 
-    sampler: path of the weights without AdamW's moments, for other programs.
+    sampler: the path of the weights without AdamW's moments, for other programs.
     """
 
     model: str
@@ -125,7 +125,7 @@ class TinkerEngine:
         return {"device": f"of the server at {self._client.url}", "model": self._client.model}
 
     def create_initial(self, folder: Path) -> None:
-        """See `Engine`. The server is not asked: the adapter is made of a seed where it is used first."""
+        """See `Engine`. The server is not asked: the adapter is made from a seed when it is used first."""
         self._write(folder, Place(**self._made_for))
 
     def fits(self, checkpoint: Path) -> bool:
@@ -170,7 +170,7 @@ class TinkerEngine:
         return [scored_T.tolist() for scored_T in self._score(self._state(checkpoint), sequences)]
 
     def train(self, source: Path, target: Path, task: Task, callbacks: Callbacks) -> None:
-        """See `Engine`. Results are those of `LocalEngine` up to rounding; after an outage from its last state."""
+        """See `Engine`. Results equal those of `LocalEngine` up to rounding. Outages are waited for."""
         for step in task.steps:
             for each in step.tokens:
                 self._check(each.ids)
@@ -220,7 +220,7 @@ class TinkerEngine:
         self._client.close()
 
     def _check(self, ids: Sequence[int]) -> None:
-        """Refuse ids that no server checks, and which give it NaN."""
+        """Raise RenderingError for ids that no server checks, although they make its results NaN."""
         if len(ids) > self.base.context:
             limit = f"the policy's context of {self.base.context:,}"
             raise RenderingError(f"a conversation of {len(ids):,} tokens is longer than {limit}")
@@ -240,7 +240,7 @@ class TinkerEngine:
         return self._states[checkpoint]
 
     def _with_slot(self, state: str | None, work: Callable[[_Slot], Any]) -> Any:
-        """Do it with the model of a state, and again with a new one if the server has lost it."""
+        """Do some work with the model of a state, and again with a new model if the server has lost it."""
         for _ in range(_ATTEMPTS - 1):
             slot = self._slot(state)
             try:
@@ -264,7 +264,7 @@ class TinkerEngine:
             return slot
 
     def _find_slot(self, state: str | None) -> _Slot | None:
-        """The model of a state, unless steps of other models have shrunk it; a new adapter is zero, however small."""
+        """Find the model of a state, unless steps of other models have shrunk it. A new adapter is 0, shrunk or not."""
         with self._lock:
             if not (slot := self._slots.get(state)):
                 return None
@@ -276,7 +276,7 @@ class TinkerEngine:
         return None
 
     def _create(self, state: str | None, *, optimizer: bool = False, cancelled: Cancel = lambda: False) -> Any:
-        """A model of a state. Where there is no room, one that can be made again goes, or another session's ends."""
+        """Make a model of a state. If there is no room, unload one that can be made again, or wait for sessions."""
         end, waits = time.monotonic() + _ROOM_SECONDS, False
         while True:
             try:
@@ -308,7 +308,7 @@ class TinkerEngine:
     def _score(
         self, state: str | None, sequences: Sequence[TokenSequence], cancelled: Cancel | None = None
     ) -> list[Tensor]:
-        """The logprob of each trained token of each sequence; one may have none."""
+        """Score each trained token of each sequence; a sequence may have none."""
         scored = [torch.zeros(0) for _ in sequences]
         some = [i for i, sequence in enumerate(sequences) if sequence.trainable]
         ids = [list(sequences[i].ids) for i in some]
@@ -346,7 +346,7 @@ class TinkerEngine:
         return rows
 
     def _post(self, slot: _Slot, group: Sequence[CompletionRequest]) -> Any:
-        """Post the rest of completions that are asked for together; None if their forced tokens are all of them."""
+        """Post one request for the tokens of completions after their forced ones; None if there are no others."""
         first = group[0]
         start = first.forced[: first.max_tokens]
         if (room := first.max_tokens - len(start)) < 1:
@@ -356,7 +356,7 @@ class TinkerEngine:
 
 
 def _group_requests(requests: Sequence[CompletionRequest]) -> list[list[CompletionRequest]]:
-    """Completions in groups that differ in their index alone, each 1 above that before it, as servers count seeds."""
+    """Group requests that differ only in their index, which counts up by 1 as servers count up seeds."""
     numbered = enumerate(requests)
     alike = groupby(numbered, key=lambda each: (replace(each[1], index=0), each[1].index - each[0]))
     return [[request for _, request in group] for _, group in alike]

@@ -35,7 +35,7 @@ from rolloutlab.policy.token_sequence import TokenSequence
 
 _SHARE, _MONTH = 20, 30 * 24 * 3600
 _ATTEMPTS, _OUTAGES = 3, 50
-"""Failures on a server that answers, and of a server that comes back, without a new step between them."""
+"""How many failures end a job: of a server that answers, and outages, without a new step between them."""
 _PAUSE, _LONGEST_PAUSE = 2.0, 60.0
 _CPU = torch.device("cpu")
 Score = Callable[[Sequence[TokenSequence]], list[Tensor]]
@@ -104,7 +104,7 @@ def measure(client: TinkerClient, create: Callable[[], Any]) -> Capabilities:
 
 
 def _step(client: TinkerClient, model: Any, sent: Iterable[Sequence[Datum]], adam: Adam) -> float:
-    """One step on the gradients of several requests; the norm of its gradient."""
+    """Take one step on the gradients of several requests; return the norm of its gradient."""
     for examples in sent:
         client.learn(model, examples)
     return client.step(model, adam)
@@ -122,7 +122,8 @@ def _leaks(client: TinkerClient, model: Any, other: Any, data: Sequence[Datum]) 
 class SavedProgress:
     """A file with the path of a state that the server saved after steps of the job that `key` identifies.
 
-    A file of another job is not read. least_seconds: between two states; saving takes a twentieth of the time at most.
+    A file of another job is not read. least_seconds: the least time between two states. Saving takes a twentieth
+    of the time at most.
     """
 
     def __init__(self, path: Path, key: str, least_seconds: float) -> None:
@@ -133,7 +134,7 @@ class SavedProgress:
         return time.monotonic() - self._saved >= max(self._least_seconds, _SHARE * self._took)
 
     def save(self, save: Callable[[], str], reported: list[dict[str, object]]) -> None:
-        """Have the state after as many steps as there are metrics saved; a full disk is no reason to end the job."""
+        """Save the state after as many steps as there are metrics. A full disk does not end the job."""
         begun = time.monotonic()
         content = {"key": self._key, "state": save(), "reported": reported}
         with suppress(OSError):
@@ -142,7 +143,7 @@ class SavedProgress:
         self._took = self._saved - begun
 
     def read(self) -> tuple[str, list[dict[str, object]]] | None:
-        """Path of the state, and metrics up to it."""
+        """Read the path of the state, and the metrics up to it; None if there are none of this job."""
         try:
             content = json.loads(self._path.read_bytes())
             return (str(content["state"]), list(content["reported"])) if content["key"] == self._key else None
@@ -154,7 +155,7 @@ class SavedProgress:
 
 
 class Trained(NamedTuple):
-    """A trained model, the path of its state, and the path of its weights for sampling with a client of these."""
+    """A trained model, the path of its state, and path and client of its weights for sampling."""
 
     model: Any
     state: str
@@ -165,8 +166,8 @@ class Trained(NamedTuple):
 class TinkerTrainer:
     """Takes the steps of a task, on a model of its own that begins with the state `start`.
 
-    make: a model of a state, with its moments; CheckpointError: the server does not have it. scores: under the start,
-    under checkpoint 0, and under the reference of the task.
+    make: makes a model of a state, with its moments; raises CheckpointError if the server does not have it. scores:
+    score sequences under the start, under checkpoint 0, and under the reference of the task.
     """
 
     def __init__(
@@ -185,7 +186,7 @@ class TinkerTrainer:
         self._loss: CustomLoss | None = None
         self._reported = 0
         self._left: list[Any] = []
-        """Models of a server that went away, which may have them still."""
+        """Models of a server that went away, and may still have them."""
 
     def train(self, progress: SavedProgress) -> Trained:
         """Take the steps. After an outage, or the loss of the model, they begin again from what is saved.
@@ -224,7 +225,7 @@ class TinkerTrainer:
         return steps
 
     def _wait_for_server(self, error: ServiceError) -> bool:
-        """Wait while the server is away; whether it was, rather than answering, but not this job's request."""
+        """Wait while the server is away; return False if it was not, and only this job's request has failed."""
         if isinstance(error, LostModelError):
             return False
         pause, reason = _PAUSE, None
@@ -238,7 +239,7 @@ class TinkerTrainer:
         return reason is not None or not isinstance(error, BrokenOffError)
 
     def _absence(self) -> str | None:
-        """Why the server cannot be asked; None: it answers."""
+        """Return why the server cannot be asked; None if it answers."""
         try:
             self._client.check_answers(self._callbacks.cancelled)
         except ServiceError as error:
@@ -274,7 +275,7 @@ class TinkerTrainer:
             raise
 
     def _open(self, state: str | None, progress: SavedProgress) -> Any:
-        """A model to train. LostModelError: the state of the progress has expired, and is removed."""
+        """Make a model to train. Raises LostModelError if the saved state has expired; the progress is then removed."""
         try:
             return self._make(state)
         except CheckpointError as error:
@@ -288,7 +289,7 @@ class TinkerTrainer:
         self._reported += 1
 
     def _prepare_steps(self) -> list[Step]:
-        """The steps with the logprobs that are known before the first step, as `policy.trainer` has them."""
+        """Return the steps with the logprobs that are known before the first step, as in `policy.trainer`."""
         options, (start, base, reference) = self._task.options, self._scores
         sequences = [s for step in self._task.steps for s in step.sequences]
         tokens = [s.tokens for s in sequences]
@@ -310,7 +311,7 @@ class TinkerTrainer:
         return [replace(step, sequences=list(islice(prepared, len(step.sequences)))) for step in self._task.steps]
 
     def _step(self, model: Any, step: Step, i: int) -> dict[str, object]:
-        """One AdamW step; what is reported of it."""
+        """Take one AdamW step; return what is reported of it."""
         new_T = torch.cat(self._logprobs(model, step.tokens)).requires_grad_()
         tokens = tokens_of(step.sequences, _CPU)
         result = self._result(new_T, tokens, step.divisor)
@@ -378,7 +379,7 @@ class Request(NamedTuple):
 
 
 def make_requests(sloped: SlopedStep, new: Sequence[Tensor], capabilities: Capabilities) -> Iterator[Request]:
-    """Sequences whose gradients on the server add up to that of the step's loss, made as they are sent.
+    """Yield requests whose gradients on the server add up to that of the step's loss, made as they are sent.
 
     new: logprobs of their trained tokens. A server that takes means divides by numbers that are only known here.
 
@@ -409,12 +410,12 @@ def _example(tokens: TokenSequence, slope_S: Tensor, new_S: Tensor, capabilities
 
 
 def select_trained(logprobs: Sequence[float], tokens: TokenSequence) -> Tensor:
-    """Those of the trained tokens, of one for each token but the first."""
+    """Select the logprobs of the trained tokens. logprobs: one for each token but the first."""
     return torch.tensor(logprobs)[trained_positions(tokens) - 1]
 
 
 def _plain_adam(rate: float, eps: float) -> Adam:
-    """A step that is proportional to the gradient where eps is far above it."""
+    """Return settings of a step that is proportional to the gradient if eps is far above it."""
     return Adam(rate, beta1=0.0, beta2=0.0, eps=eps, weight_decay=0.0, grad_clip_norm=0.0)
 
 

@@ -50,7 +50,7 @@ class EventFiles:
 
 
 def _update(folder: Path, run: RunTable) -> None:
-    """Make the last file of ours in a folder have the run; the caller holds the folder's lock."""
+    """Bring the last file of this package in a folder up to date. The caller holds the folder's lock."""
     files = sorted(folder.glob(f"{_PREFIX}*{_SUFFIX}"))
     before, is_whole = _read(files[-1]) if files else ({}, False)
     after = {step: {name: _round(value) for name, value in each.items()} for step, each in run.by_step().items()}
@@ -59,7 +59,7 @@ def _update(folder: Path, run: RunTable) -> None:
         with files[-1].open("ab") as file:
             file.writelines(map(_record, _events(run, more)))
         return
-    # TensorBoard reads the files of a folder by name: the new one comes last, and says to forget the older ones.
+    # TensorBoard reads the files of a folder by name. The new one comes last, and tells it to forget the older ones.
     last = max((int(each.name.split(".")[3]) for each in files), default=0)
     path = folder / f"{_PREFIX}{max(int(time.time()), last + 1):010d}{_SUFFIX}"
     draft = folder / ".rolloutlab.draft"
@@ -76,7 +76,7 @@ def _update(folder: Path, run: RunTable) -> None:
 
 
 def _round(value: float) -> float:
-    """The number that TensorBoard keeps: the nearest float32, infinite beyond its range."""
+    """Round to the number that TensorBoard keeps: the nearest float32, infinite beyond its range."""
     import numpy as np
 
     with np.errstate(over="ignore"):
@@ -92,7 +92,7 @@ def _follows(before: ByStep, more: ByStep) -> bool:
 
 
 def _beginning(run: RunTable) -> Iterator[Any]:
-    """The first events of a file: its version, the start of a session, and the options for the page HParams."""
+    """Yield the first events of a file: its version, the start of a session, and the options for the page HParams."""
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog
     from tensorboard.plugins.hparams.summary_v2 import hparams_pb  # the module `summary` needs TensorFlow
 
@@ -107,7 +107,7 @@ def _beginning(run: RunTable) -> Iterator[Any]:
 
 
 def _option(value: Any) -> bool | float | str:
-    """An option as HParams has it: truth, number or text."""
+    """Convert an option to what HParams takes: a truth value, a number or a text."""
     return value if isinstance(value, bool | int | float | str) else json.dumps(value, default=str)
 
 
@@ -123,7 +123,7 @@ def _events(run: RunTable, numbers: ByStep) -> Iterator[Any]:
 
 
 def _record(event: Any) -> bytes:
-    """An event as a record of an event file: length, checksum, content, checksum."""
+    """Write an event as a record of an event file: length, checksum, content, checksum."""
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     buffer = io.BytesIO()
@@ -132,7 +132,7 @@ def _record(event: Any) -> bytes:
 
 
 def _read(path: Path) -> tuple[dict[int, dict[str, float]], bool]:
-    """The numbers of an event file by step, and whether its last record is whole."""
+    """Read the numbers of an event file by step, and whether its last record is whole."""
     from tensorboard.compat.proto.event_pb2 import Event
 
     numbers: dict[int, dict[str, float]] = {}

@@ -62,7 +62,7 @@ class TrackioRuns:
         return f"Trackio: {run.name} of {project} in {TRACKIO_DIR} (trackio show --project {project}){''.join(unused)}"
 
     def _name(self, run: RunTable) -> str:
-        """The name of the project, without characters that Trackio would leave out of the name of its database."""
+        """Return the project's name, without characters that Trackio would leave out of the name of its database."""
         from trackio.sqlite_storage import SQLiteStorage
 
         wanted = self._project or run.project
@@ -75,7 +75,7 @@ class TrackioRuns:
 
 
 def _update(run: RunTable, project: str, name: str) -> None:
-    """Make the project have the run once; the caller holds the lock of the run.
+    """Bring a run of a project up to date. The caller holds the lock of the run.
 
     The ids of a run are `NAME-0`, then `NAME-1` once it has been written anew, and so on. Each is written in one
     transaction, so the last one is complete, and what is there beside it was left by a process that was killed.
@@ -116,7 +116,7 @@ def _read(project: str, run_id: str) -> ByStep:
 
 
 def _config(run: RunTable) -> Mapping[str, Any]:
-    """The options in JSON; Trackio keeps names that begin with `_` for itself."""
+    """Return the options as JSON. Trackio keeps names that begin with `_` for itself."""
     options = {str(name).lstrip("_"): value for name, value in {**run.config, "tags": list(run.tags)}.items()}
     begin = min(times_of(run).values(), default=None)
     created = {"_Created": begin.isoformat()} if begin else {}

@@ -146,7 +146,7 @@ _SETTINGS: Mapping[str, Any] = {
 
 
 def _server() -> str | None:
-    """The server to send to; None: there is no key, or the user has chosen to stay offline.
+    """Find the server to send to; None if there is no key, or if the user has chosen to stay offline.
 
     Raises InputError if W&B is switched off, or the key would go over a connection that others can read.
     """

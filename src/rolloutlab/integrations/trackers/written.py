@@ -1,4 +1,4 @@
-"""What a tracker has of a run already, what is to be added, and the names of a run where not every text is one."""
+"""What the trackers share: their packages, what a tracker lacks of a run, and names that it can store."""
 
 import hashlib
 import importlib
@@ -17,7 +17,7 @@ _LONGEST = 240  # bytes of a file name; file systems take 255
 
 
 def import_package(module: str) -> ModuleType:
-    """Import a tracker's package. InputError: it is not installed, or cannot be imported."""
+    """Import a tracker's package. Raises InputError if it is not installed, or cannot be imported."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -36,7 +36,7 @@ def _broken(module: str, error: Exception) -> InputError:
 
 
 def find_added(before: ByStep, after: ByStep) -> dict[int, dict[str, float]] | None:
-    """What is to be added to `before` to have `after`; None if something of `before` has changed or is gone."""
+    """Find what `after` has and `before` lacks; None if something of `before` has changed or is gone."""
     for step, numbers in before.items():
         wanted = after.get(step, {})
         if any(name not in wanted or not _same(value, wanted[name]) for name, value in numbers.items()):
@@ -53,7 +53,7 @@ def _same(one: float, other: float) -> bool:
 
 
 def in_json(value: float) -> float:
-    """A number that JSON readers take: an int of 64 bits as it is, a larger one as a float, if need be infinite."""
+    """Return a number that JSON readers take: an int of more than 64 bits as a float, infinite if need be."""
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         try:
             return float(value)
@@ -72,7 +72,7 @@ def numbers_of(run: RunTable) -> dict[int, dict[str, float]]:
 
 
 def times_of(run: RunTable) -> dict[int, datetime]:
-    """A time for each step, in UTC, for trackers that must have one.
+    """Return a time for each step, in UTC, for trackers that must have one.
 
     If the time of a step is not known, this is the time of the step before it, else of the step after it, else now.
     """
@@ -86,13 +86,13 @@ def times_of(run: RunTable) -> dict[int, datetime]:
 
 
 def identity(run: RunTable, home: Path, *places: str) -> str:
-    """The id of a run: the same whenever this lab writes it, and another one in every other lab or place."""
+    """Compute the id of a run: the same whenever this lab writes it, and another one in every other lab or place."""
     parts = (str(home.resolve()), *places, run.project, run.name)
     return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def file_name(text: str) -> str:
-    """A name of a file for any text, and another one for every other text; letters and digits of all scripts stay."""
+    """Make a file name of any text, different for different texts; letters and digits of all scripts stay."""
     name = "".join(each if each.isalnum() or each in "-_. " else f"%{ord(each):02X}" for each in text)
     if name.startswith("."):  # neither a hidden file nor the folder above
         name = f"%2E{name[1:]}"

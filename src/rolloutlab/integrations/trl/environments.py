@@ -12,7 +12,7 @@ from rolloutlab.errors import InputError
 
 
 def is_trl_factory(factory: Callable[..., Any]) -> bool:
-    """Whether it is called without a row, and its `reset`, where that is known, takes the row as keywords."""
+    """Whether a factory is called without a row, and its `reset`, if that is known, takes the row as keywords."""
     made = factory.func if isinstance(factory, partial) else factory
     if inspect.isgeneratorfunction(made) or inspect.isasyncgenfunction(made):
         return False
@@ -32,7 +32,7 @@ def is_trl_factory(factory: Callable[..., Any]) -> bool:
 
 
 def recognise(factory: Any, options: Mapping[str, Any]) -> "TrlSource | None":
-    """The source of an `environment_factory`, with `reward_funcs` or without."""
+    """Make the source of an `environment_factory`, with `reward_funcs` or without; None if it is none."""
     if options.keys() - {"reward_funcs"} or not is_trl_factory(factory):
         return None
     return TrlSource(factory, **options)
@@ -48,7 +48,7 @@ def _functions(given: Any) -> list[Callable[..., Any]]:
 
 
 async def _call(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
-    """What a function returns for those arguments that it takes."""
+    """Call a function with the arguments that it takes."""
     parameters = inspect.signature(function).parameters
     everything = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     outcome = function(**{name: value for name, value in given.items() if everything or name in parameters})
@@ -64,7 +64,7 @@ def _takes(signature: inspect.Signature, *arguments: Any) -> bool:
 
 
 class TrlSource:
-    """Environments of a factory of TRL's; the rows are those of its data set, with a `prompt` or without.
+    """The environments of a factory of TRL. The rows are those of its data set, with a `prompt` or without.
 
     reward_funcs: functions as `GRPOTrainer` takes them, called with the environment of an episode at its end.
     """
@@ -96,9 +96,9 @@ class TrlSource:
 class TrlEnvironment:
     """One instance. `reset` gets the row as keywords; what it returns is appended to the last message of the prompt.
 
-    Its public methods are tools, but for `get_reward`, which gives the reward, and `close`. An answer without a call
-    ends the episode. The reward is that of `get_reward` and of the reward functions together; without any there is
-    none, as nothing but a function knows in which of its attributes an environment keeps one.
+    Its public methods are tools, except `reset`, `close`, and `get_reward`, which gives the reward. An answer without a
+    call ends the episode. The reward is the sum of `get_reward` and the reward functions. Without these there is no
+    reward, because nothing else says which attribute of an environment holds it.
     """
 
     def __init__(self, environment: Any, row: Mapping[str, Any], functions: Sequence[Callable[..., Any]] = ()) -> None:
@@ -124,7 +124,7 @@ class TrlEnvironment:
         )
 
     async def score(self, conversation: tuple[list[Any], list[Any]]) -> float | None:
-        """The sum of what the reward functions return, of `get_reward` too; None where none of them applies."""
+        """Add up what the reward functions and `get_reward` return; None if none of them applies."""
         prompt, completion = conversation
         columns = {name: [value] for name, value in self._row.items() if name not in {"prompt", "completion"}}
         given = {"prompts": [prompt], "completions": [completion], **columns, "environments": [self._environment]}

@@ -1,4 +1,4 @@
-"""Call of a reward function of TRL: prompts, completions and columns of the batch, a value per completion.
+"""Calls of reward functions of TRL: with prompts, completions and columns of a batch, for a value per completion.
 
 https://huggingface.co/docs/trl/grpo_trainer#using-a-custom-reward-function
 """
@@ -19,9 +19,9 @@ from rolloutlab.store.decoded import decode_conversation, decode_messages, parse
 from rolloutlab.store.models import Group, StoredTrajectory
 
 BATCH = ("prompts", "completions", "completion_ids")
-"""What a function gets, besides columns."""
+"""What a function gets besides columns."""
 _OF_VERIFIERS = {"answers", "state", "states", "infos", "tasks", "parser"}
-"""Parameters beside which `completions` is one of verifiers, whose plug-in says what to type."""
+"""Parameters beside which `completions` is a parameter of verifiers, whose plug-in says what to type."""
 _HINTS = {
     "trainer_state": "trainer_state=None in its parameters",
     "environments": "env = lab.environment(CLASS, reward_funcs=f), then %%chat NAME --env env",
@@ -30,7 +30,7 @@ _WRONG_FORM: Mapping[type, re.Pattern[str]] = {
     str: re.compile("string ind(ices|ex) must be|'str' object has no attribute"),
     list: re.compile("'list' object has no attribute|expected string or bytes-like object"),
 }
-"""Errors of functions that got completions of this type, and mean the other."""
+"""Errors of functions that were given completions of this type and expect the other."""
 Hinted = Callable[[Mapping[str, Any]], AbstractContextManager[Any]]
 _LOGS = ("log_extra", "log_metric")
 
@@ -52,7 +52,7 @@ def recognise(function: Any, columns: Sequence[str]) -> ForeignReward | None:
 
 
 def _call(function: Any, conversational: bool | None, name: str, columns: Sequence[str]) -> RewardCall:
-    """The call; InputError for a parameter that is neither of TRL nor a column."""
+    """Make the call. Raises InputError for a parameter that is neither of TRL nor a column."""
     known = [*BATCH, *_LOGS, *columns]
     check_known(function, known, _HINTS)
     named, all_columns = wanted(function)
@@ -102,7 +102,7 @@ def _with_logs_async(function: Any, logs: Sequence[str], hinted: Hinted) -> Call
 
 @contextmanager
 def _add_hint(name: str, arguments: Mapping[str, Any]) -> Iterator[None]:
-    """Give an error a hint where a function reads completions as messages that are texts, or the other way round."""
+    """Give an error a hint if a function reads texts as messages, or messages as texts."""
     try:
         yield
     except (TypeError, AttributeError) as error:
@@ -126,7 +126,7 @@ def _log_functions(logs: Sequence[str], extra: dict[str, Sequence[Any]]) -> dict
 
 
 def _trl_values(outcome: Any, extra: Mapping[str, Sequence[Any]]) -> list[Any]:
-    """A value per completion; numbers that were logged for each beside it are components that do not count.
+    """Return a value per completion. Numbers that were logged for each completion are components that do not count.
 
     NaN is None: the trainer makes NaN of None, and adds up the others (`nansum`).
     """
@@ -176,7 +176,7 @@ def _text_prompt(trajectory: StoredTrajectory) -> str:
 
 
 def _completion_ids(members: Sequence[StoredTrajectory], parameter: inspect.Parameter | None) -> dict[str, Any]:
-    """Token ids of each completion; where the service gave none, only a function that requires them fails."""
+    """Return token ids of each completion. If the service gave none, only a function that requires them fails."""
     ids = [[token.token_id for choice in t.choices for token in choice.sampled_tokens()] for t in members]
     for trajectory, own in zip(members, ids, strict=True):
         if not own or None in own:

@@ -55,7 +55,7 @@ class _Logprob(BaseModel):
 
 
 class _Logprobs(BaseModel):
-    """Of each sampled token; those of the most likely ones have names of the form `token_id:17`."""
+    """The logprobs of sampled tokens. Keys of the most likely tokens have the form `token_id:17`."""
 
     token_logprobs: list[float | None] = []
     top_logprobs: list[dict[str, float] | None] | None = None
@@ -71,7 +71,7 @@ class _Choice(BaseModel):
 
 
 class VllmSampled:
-    """An engine whose completions a vLLM server samples; it trains and scores as before.
+    """An engine whose completions a vLLM server samples. It trains and scores as without the server.
 
     engine: closed with this one, or if it cannot be made. url: of the server, without /v1. names: what the base may be
     called there, or its folder. key: as of the server's `--api-key`; over https or to this machine. http: for tests.
@@ -174,9 +174,9 @@ class VllmSampled:
         return received.row
 
     async def _choices(self, body: dict[str, Any], *, stream: bool) -> AsyncGenerator[_Choice, None]:
-        """The choice of an answer, or the parts of it as they come."""
+        """Yield the choice of an answer, or its parts as they arrive."""
         url = f"{self._url}/v1/completions"
-        if not stream or "prompt_logprobs" in body:  # which vLLM does not stream
+        if not stream or "prompt_logprobs" in body:  # vLLM does not stream `prompt_logprobs`
             yield self._choice(await self._post(url, body))
             return
         content = json.dumps({**body, "stream": True})
@@ -185,7 +185,7 @@ class VllmSampled:
                 yield self._choice(event)
 
     def _choice(self, answer: Any) -> _Choice:
-        """The one choice of an answer, or of the text of an event. Raises ServiceError: it has none, or an error."""
+        """Read the choice of an answer, or of an event's text. Raises ServiceError if it has none, or an error."""
         answer = _json(answer)
         if isinstance(answer, dict) and (failure := answer.get("error")):
             reason = str(failure.get("message") if isinstance(failure, dict) else failure)
@@ -216,7 +216,7 @@ class VllmSampled:
         raise InputError(f"{self._url} serves {served or 'no model'}, not {min(names, key=len)}", hint=_START)
 
     async def _model_of(self, checkpoint: Path | None) -> str:
-        """The name of a checkpoint's model on the server, once its adapter is loaded."""
+        """Return the name of a checkpoint's model on the server, once its adapter is loaded."""
         if checkpoint is None:
             return self._model
         name = self._adapters[checkpoint]
@@ -250,7 +250,7 @@ class VllmSampled:
             await self._change_adapters("unload", {"lora_name": name})
 
     async def _change_adapters(self, verb: str, body: Mapping[str, str]) -> None:
-        """POST /v1/{verb}_lora_adapter, which answers with a sentence and no JSON."""
+        """Request POST /v1/{verb}_lora_adapter, which answers with a sentence and not with JSON."""
         url = f"{self._url}/v1/{verb}_lora_adapter"
         async with aclosing(self._http.events(url, token=self._key, content=json.dumps(body), timeout=600.0)) as answer:
             async for _ in answer:
@@ -258,7 +258,7 @@ class VllmSampled:
 
 
 def _body(model: str, request: CompletionRequest, end_ids: Collection[int]) -> dict[str, Any]:
-    """The request of one completion. All that vLLM would take from the model's generation config is named."""
+    """Write the request of a completion. It names all that vLLM would else take from the generation config."""
     start = request.forced[: request.max_tokens]
     body = {
         "model": model,
@@ -283,7 +283,7 @@ def _body(model: str, request: CompletionRequest, end_ids: Collection[int]) -> d
 
 
 def _json(answer: Any) -> Any:
-    """The JSON of an event's text; another answer as it is."""
+    """Parse the JSON of an event's text; return other answers as they are."""
     if not isinstance(answer, str):
         return answer
     with suppress(ValueError):
@@ -292,7 +292,7 @@ def _json(answer: Any) -> Any:
 
 
 def _choice(answer: Any) -> _Choice | None:
-    """The one choice of an answer; None where it has none."""
+    """Read the one choice of an answer; None if it has none."""
     with suppress(ValidationError, LookupError, TypeError):
         choices = answer["choices"]
         return _Choice.model_validate(choices[0]) if choices else _Choice()
@@ -300,14 +300,14 @@ def _choice(answer: Any) -> _Choice | None:
 
 
 def _cards(answer: Any) -> list[_Card] | None:
-    """The models of a list; None where it is none."""
+    """Read the models of a list; None if it is no list of models."""
     with suppress(ValidationError, LookupError, TypeError):
         return [_Card.model_validate(card) for card in answer["data"]]
     return None
 
 
 def _tokens(choice: _Choice, request: CompletionRequest) -> Iterator[SampledToken]:
-    """The tokens of a choice, forced ones first. Raises ServiceError: it does not have the logprob of each."""
+    """Yield the tokens of a choice, forced ones first. Raises ServiceError if one has no logprob."""
     if forced := request.forced[: request.max_tokens]:
         scored = (choice.prompt_logprobs or [])[len(request.prompt) :]
         for token, each in zip_longest(forced, scored[: len(forced)]):
@@ -324,7 +324,7 @@ def _tokens(choice: _Choice, request: CompletionRequest) -> Iterator[SampledToke
 
 
 def _id(name: str) -> int:
-    """The token of `token_id:17`."""
+    """Read the token id of a name like `token_id:17`."""
     try:
         return int(name.removeprefix("token_id:"))
     except ValueError as error:
