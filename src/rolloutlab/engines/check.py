@@ -226,9 +226,9 @@ class Conformance:
         return loss, slope_T.tolist()
 
     def _accumulation(self) -> Measurement:
-        """Compare a step with one of so many copies of its sequences that it needs several batches and requests.
+        """Compare a step with another that repeats its sequences until it needs several batches and requests.
 
-        Each copy counts for as much less, so that the gradient is the same.
+        Its divisor is multiplied by the number of repetitions, so that the gradient is the same.
         """
         one = self._step
         several = math.ceil(4 * self._engine.base.batch_tokens / sum(map(len, one.tokens)))

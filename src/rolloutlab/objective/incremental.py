@@ -11,7 +11,8 @@ from rolloutlab.objective.options import Options
 class IncrementalAdvantages:
     """Keeps token weights up to date. They always equal `token_weights` of the same groups, bit for bit.
 
-    After a change, only the groups that changed are computed again, and one sum per statistic over all groups.
+    After a change, only the groups that changed are computed again, and one sum per statistic over all groups. If the
+    unit of `job` changed, all groups are computed again.
 
     job: the advantages of the whole job, with the same options, if these groups are only a part of it. Its scale and
         its range of rewards are then used. By default these groups are the whole job.

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 _SOFT = 1
-"""The kind of pause that ends threads and keeps all other state (OpenMP 5.0, section 3.6)."""
+"""The kind of pause that ends threads and keeps all other state (OpenMP 5.0, section 3.2.44)."""
 
 
 class Threads:

@@ -1,4 +1,4 @@
-"""The gradient steps of a training job on this machine: one AdamW step per step of its task."""
+"""The gradient steps of a training job on this machine: one AdamW step per step and epoch of its task."""
 
 import math
 from collections import deque

@@ -73,7 +73,7 @@ def find_changes(record: RunRecord) -> list[Change]:
 
 
 def _differ(before: Any, after: Any) -> bool:
-    """Whether a value of an option changed. True is not 1, and not a number equals itself."""
+    """Whether a value of an option changed. True differs from 1, and NaN equals itself."""
     both_nan = before != before and after != after
     return not both_nan and (before != after or isinstance(before, bool) != isinstance(after, bool))
 

@@ -19,7 +19,8 @@ class TrainedJob:
 
     Attributes:
         job: The job.
-        trained_on: Of the collections that it trained on, as far as it is known how they were scored.
+        trained_on: How the means of the collections that it trained on were measured, by name, as far as it is known
+            how they were scored.
         held_out: By the name of a collection of held-out rows, how the checkpoint that the job starts from was measured
             on them, newest first: it may have been measured several times, and in several ways.
         after: The same of the checkpoint that the job made.
@@ -105,8 +106,8 @@ class _Run:
     def differences(self, job: TrainedJob, later: Sequence[Measured]) -> list[str]:
         """Return why a job belongs to another run, apart from what it trained on.
 
-        later: how checkpoints after the one that the job starts from were measured. If that one was measured anew in
-        another way, a checkpoint after it tells whether the run goes on so, or whether it was for once.
+        later: how checkpoints after the one that the job starts from were measured. If that one was measured in several
+        ways, the next checkpoint that was measured tells in which way the run goes on.
         """
         if job.job.step in self._jobs:
             return ["model"]

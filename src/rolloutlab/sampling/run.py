@@ -58,7 +58,7 @@ class Writer(Protocol):
 
 @contextmanager
 def explain_early_end(writer: Writer, meter: Meter, progress: ProgressBar) -> Iterator[None]:
-    """Run a block. If it ends early, the error says what is stored and how to continue."""
+    """Run a block. If it ends early, say what is stored and how to continue, in the error or in a line of its own."""
     try:
         yield
     except KeyboardInterrupt as error:

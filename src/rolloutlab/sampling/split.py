@@ -101,8 +101,9 @@ def _say_read(say: Callable[[str], None], read: int) -> None:
 
 
 def describe(split: DataSplit) -> Iterator[str]:
-    """Describe a split, line by line: the sizes of its parts, then for each column the texts that both parts share.
+    """Describe a split, line by line: the sizes of its parts, then what they share.
 
+    That is, for each column of prompts, how many held-out rows share a text with `train`, with an example.
     Nearly equal texts count too. Comparing many texts takes seconds, so a line announces it.
     """
     yield ", ".join(map(repr, split))

@@ -33,7 +33,10 @@ class Background:
         """The error of the last run; None if it finished."""
 
     def _begin_idle(self) -> None:
-        """Reset to no work and no thread. Also needed after a fork, which threads and held locks do not survive."""
+        """Reset to no work and no thread.
+
+        Also needed after a fork: the child has no such thread, and a lock that was held then would stay held.
+        """
         self._process = os.getpid()
         self._guard = threading.Lock()
         self._stop = threading.Event()
@@ -96,7 +99,10 @@ class Background:
                 self.problem = f"{type(error).__name__}: {error}"
 
     def _take_request(self) -> bool:
-        """Take the request that came since the last run began; False if there is none, and the thread is to end."""
+        """Take the request that came since the last run began.
+
+        False if there is none, or if the work is stopped: then the thread is to end.
+        """
         with self._guard:
             requested = self._requested and not self._stop.is_set()
             if requested:

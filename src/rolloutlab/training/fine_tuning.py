@@ -117,7 +117,9 @@ def remarks(line: Any) -> list[str]:
 
 
 def begins_with_answer(line: Any) -> bool:
-    """Whether a conversation begins with the model, as some of ShareGPT do. If so, make that message context.
+    """Make the first message context if it is the model's, as in some of ShareGPT; return whether that was done.
+
+    A single message, or a first one that has one of `MASKS`, is left as it is.
 
     The message answers nothing. A policy that learned it would learn to speak unasked.
     """
@@ -279,7 +281,7 @@ def plan_fine_tuning(
     Args:
         lab: The lab.
         index: Opens the search index of the lab; only called for a condition.
-        names: Collections and patterns, and fine-tuning files: JSON Lines of `{"messages": [...]}`.
+        names: Collections and patterns, and fine-tuning files: JSON Lines, JSON or Parquet, in the forms of `as_line`.
         options: The options of the job.
         where: A condition on trajectories, as a search has; None chooses all.
         model: The model to train.

@@ -65,7 +65,7 @@ class Loop(ShownLive):
     name: the collection.
     model: the model that the loop trains.
     ended: why the loop stopped before its last round, if it did.
-    warnings: about its options.
+    warnings: about its learning rate, and about means that an earlier version stored.
     notes: lines about what an earlier call began, and whether this call went on with it.
     judged: a judge gives the rewards, so their means do not tell which checkpoint is better.
     round_results: the results of each round, as the lab has them.
@@ -96,8 +96,9 @@ class Loop(ShownLive):
 
     @property
     def rounds(self) -> list[Round]:
-        """The rounds, each with the held-out mean of the checkpoint that it sampled first.
+        """The rounds, and a row for a newer checkpoint that was measured.
 
+        A held-out mean belongs to the first round that sampled its checkpoint.
         Means that were measured in another way than the newest are `earlier_reward` and `earlier_held_out`.
         """
         rounds = [replace(one, reward=None, spread=None, earlier_reward=one.reward) if self._round_differs(how) else one
@@ -196,7 +197,8 @@ class Loop(ShownLive):
     def best(self) -> str | None:
         """The checkpoint with the highest held-out mean, as `%%chat -m` takes it.
 
-        If no rows were held out, it is the checkpoint with the highest mean of a round.
+        If no rows were held out, it is the checkpoint with the highest mean of a round; None if a judge gives the
+        rewards, or if there is no mean.
         """
         step = self.best_step
         return None if step is None else f"{self.model}@{step}"
@@ -447,7 +449,7 @@ def load_loop(
         name: the collection.
         model: the model that the loop trains.
         options: of rounds without a job.
-        judged: a judge gives the rewards, as it also does if the last round has been judged.
+        judged: a judge gives the rewards. The loop also counts as judged if a judge scored its last round.
         scores: the loop has a reward beside that of an environment or a program.
         counted: called with a text and the number of generations read, of how many.
     """
@@ -583,9 +585,7 @@ def _make_round(loop: Loop, plan: LoopPlan, begun: Unfinished | None) -> str:
         rows = None if begun else plan.rows(number)
         with _record_state(loop, plan):
             collection = steps.finish_round(begun, given) if begun else steps.sample(rows, number, given)
-        if (
-            loop.round_measure is None
-        ):  # the rows are of a function, or the reward function did not fit a sample of them
+        if loop.round_measure is None:  # the rows come from a function, or the reward did not fit them as planned
             _see_new_run(loop, plan, collection)
         why = steps.train(collection.label, given)
     number = int(collection.label.rpartition(":")[2])

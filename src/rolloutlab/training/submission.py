@@ -71,7 +71,8 @@ class Submission:
     groups: what is sent: the scored trajectories, read from the lab while they are sent.
     members: the scored trajectories in the form of the objective, one list per group.
     warnings: warnings about how the trajectories were sampled and scored.
-    sources: the number of trajectories by model, and the checkpoint of all their answers; None if there are several.
+    sources: the number of trajectories by model and checkpoint. The checkpoint is None if their answers have several,
+        or none is known.
     sampled: the number of scored trajectories of `model` by the checkpoint of their oldest answer.
     check: the preflight check.
     origins: by the name of a trajectory that `sampled` counts, where it is in the lab.
@@ -289,7 +290,12 @@ class SentGroups:
 class _ReadCollections:
     """What the check needs to know of the collections, which are read some groups at a time.
 
-    The fields are described at `Submission`.
+    Fields that `Submission` has too are described there.
+
+    unscored: the names of trajectories without a reward.
+    rewards: as of `ScoredTrajectories`.
+    settings: the number of scored trajectories by each of their `odd_settings`.
+    odd: the names of trajectories with parts other than text; empty with `text_only`.
     """
 
     seats: list[list[Seat]] = field(default_factory=list)
@@ -397,7 +403,8 @@ def _end(trajectory: StoredTrajectory) -> str:
 def check_options(options: Mapping[str, Any], *, names_only: bool = False) -> None:
     """Raise InputError, which names all wrong options, if an option or the algorithm is unknown or out of range.
 
-    Whether the options contradict each other is left to `check_config`, which also has those of an algorithm.
+    Whether the options contradict each other is left to `check_config`, which is also given those that an algorithm
+    stands for.
 
     names_only: do not check the values.
     """

@@ -181,7 +181,10 @@ def _figures(shown: Description) -> list[Html]:
 
 
 def _elsewhere(shown: Description) -> list[tuple[str, Html]]:
-    """List the rows below "Elsewhere": changes of reward components, then cut-offs and lengths on both sides."""
+    """List the rows below "Elsewhere".
+
+    They are measures that only one side has, changes of reward components, and lengths and cut-offs on both sides.
+    """
     rows = []
     for name, (old, new) in shown["figures"].items():
         if name == "cut_off":

@@ -171,9 +171,9 @@ class HttpClient:
         Raises:
             UnreachableError: there is no connection.
             SignInError: 401 or 403.
-            NotFoundError: 404.
-            RefusedError: another 4xx.
-            ServiceError: 5xx, or a response that is not JSON.
+            NotFoundError: 404, 405 or 501.
+            RefusedError: another 4xx, or a redirect.
+            ServiceError: another 5xx, or a response that is not JSON.
             InputError: a key or token would be sent unencrypted.
         """
         body = _Body(json, content, params, headers or {})
@@ -421,7 +421,10 @@ def _parse_response(response: httpx.Response) -> Any:
 
 
 async def _renew_token(source: TokenSource, response: httpx.Response, operation: str, token: str | None) -> bool:
-    """Give a response to the source of its token, and return whether to try again. Then, or if it raises, close it."""
+    """Give a response to the source of its token, and return whether to try again.
+
+    If so, or if the source raises, the response is closed.
+    """
     renewed = True
     try:
         renewed = await source.after(response.status_code, response.headers.multi_items(), operation, token)

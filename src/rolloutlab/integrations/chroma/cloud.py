@@ -62,10 +62,13 @@ Tree = dict[str, Any]
 
 
 def cloud_payload(search: Search) -> Tree:
-    """Write the payload of a search: always all five keys, with every number as a float.
+    """Write the payload of a search: always all five keys.
+
+    The numbers of conditions, `$val` and a knn's default become floats; limits stay integers.
 
     A limit of 0 (all) is omitted, because the cloud returns nothing for it. A ranked search without select asks for the
-    score, which is implicit only here. The shape is that of `Search.to_dict()` of Chroma's client.
+    score, which the lab's own engine returns without being asked. The shape is that of `Search.to_dict()` of Chroma's
+    client.
 
     Raises:
         InputError: a text query without a vector, or a rank term that only the lab's own engine supports.

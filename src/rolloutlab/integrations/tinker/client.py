@@ -1,7 +1,7 @@
 """Client of the Tinker API over its SDK (tested with 0.24.1), in plain values; no other module imports `tinker`.
 
-Each call waits for its answer, because servers may reorder requests of one model. Each has a timeout, because the SDK
-asks for ever if a server answers 500. Documentation of the API: https://tinker-docs.thinkingmachines.ai
+A call that changes a model waits for its answer, because servers may reorder requests of one model. Each wait has a
+timeout, because the SDK asks for ever if a server answers 500. Documentation of the API: https://tinker-docs.thinkingmachines.ai
 """
 
 import inspect
@@ -42,7 +42,8 @@ _TOKENS = 32_768
 _EXAMPLES, _BYTES, _TOKEN_BYTES = 1024, 4_900_000, 40
 """The limits of one request. The SDK cuts at 1,024 examples, and at 5 MB by its estimate of 40 bytes per token."""
 _ALIKE, _SHORT = 8, 128
-"""Requests have a multiple of 8 sequences, for which servers on JAX compile once, unless one is longer than 128."""
+"""Requests are filled up to a multiple of 8 sequences, so that servers on JAX compile for few shapes, unless one is
+longer than 128 tokens."""
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _KEY_HINT = "export TINKER_API_KEY=..., a key of this server"
 _NO_KEY = "tml-none"
@@ -211,7 +212,7 @@ class TinkerClient:
         return scored
 
     def learn(self, model: Any, examples: Sequence[Datum], cancelled: Cancel | None = None) -> None:
-        """Add the gradient of -sum(advantages · exp(new - logprobs)) to those of the next step, as the server does."""
+        """Let the server add the gradient of -sum(advantages · exp(new - logprobs)) to those of the next step."""
         data = [each.to_sdk() for each in examples]
         self._call(lambda: model.forward_backward(data, "importance_sampling"), cancelled)
 
@@ -230,9 +231,10 @@ class TinkerClient:
         return str(self._call(lambda: model.save_state(uuid4().hex, ttl)).path)
 
     def sampler(self, model: Any) -> tuple[str, Any]:
-        """Return path and client to sample from the model as it is. It must not be trained or saved in this way again.
+        """Return path and client to sample from the model as it is.
 
-        Some servers sample the newest weights of a model under its older path, or load older ones into its training.
+        The model must not be trained, or saved in this way, again: some servers sample its newest weights under the
+        older path, or overwrite the weights that it trains by older ones.
         """
         return self._sampler(self._call(lambda: model.save_weights_for_sampler(uuid4().hex)))
 

@@ -163,7 +163,7 @@ MAKERS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "rrf": ("rrf", ("ranks", "k", "weights", "normalize"), _RRF),
     "sparse": ("sparse", ("indices", "values"), "knn(sparse([3, 17], [0.5, 1.5]), key='topics')"),
 }
-"""Functions that make ranks: operands in order, and an example."""
+"""Functions that make ranks, and `sparse`, which makes a query: name, operands in order, and an example."""
 ALIASES = {"Knn": "knn", "FieldTerm": "field", "Val": "val", "Rrf": "rrf", "SparseVector": "sparse"}
 """Names in Python's notation, so that a `repr` can be parsed."""
 

@@ -23,7 +23,7 @@ from rolloutlab.trajectories.files.jsonl import Document, dump_line
 
 _JSON = ("row", "sampling", "components", "messages_and_choices", *FURTHER, "extra")
 _OWN = {"collection", "generation", "group", "messages_and_choices", "sampling"}
-"""Columns that only files of `write` have."""
+"""Columns of which only files of `write` have all."""
 _CONVERSATIONS = {"messages", "messages_and_choices", "conversations", "prompt", "completion"}
 """Columns of conversations. If a value in them cannot be read, that is an error, and the value is not left out."""
 _ROWS = 512  # rows of a row group
