@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from rolloutlab.errors import RewardError
 from rolloutlab.scoring import sandbox
 from tests.scoring.test_sandbox import (  # noqa: F401  # fixtures
     alive_in,
@@ -138,6 +139,7 @@ RUN_AT_ONCE = """
 import json, resource, sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from rolloutlab.errors import RewardError
 from rolloutlab.scoring import sandbox
 programs, checks = json.loads(sys.argv[1])
 with ThreadPoolExecutor(len(programs)) as threads:
@@ -406,9 +408,19 @@ def test_an_attempt_fails_or_the_result_names_it(attempted, attempt):
         assert not breaches[attempt]
 
 
+def run_once_started(program, timeout=1):
+    """Run a program for a second, or for longer if the machine is too busy to start it within that."""
+    try:
+        return sandbox.python(program, timeout=timeout)
+    except RewardError as error:
+        if "too busy" not in str(error) or timeout > 60:
+            raise
+        return run_once_started(program, 4 * timeout)
+
+
 @pytest.mark.parametrize("attempt", WITHOUT_WORDS)
 def test_an_attempt_to_use_up_what_there_is_ends(either, temporary, attempt):  # noqa: F811
-    result = sandbox.python(WITHOUT_WORDS[attempt], timeout=1)
+    result = run_once_started(WITHOUT_WORDS[attempt])
     assert "BREACH" not in result.stdout or (attempt == "many files" and not result.files_read_only)
     assert not result.ok or attempt in {"a daemon", "many files"}
     assert len(result.stdout) <= sandbox.OUTPUT
