@@ -39,7 +39,7 @@ demo: $(READY)
 # `process` wait on kernels and services while the others compute. Each lane prints when it ends; all end before one that
 # failed makes the whole fail.
 test: $(READY)
-	$(MAKE) --no-print-directory --keep-going --jobs=$(LANES) --output-sync=target lint test-units-others test-processes $(UNITS:%=test-units-%) test-notebooks
+	$(MAKE) --no-print-directory --keep-going --jobs=$(LANES) --output-sync=target test-units-magics test-units-others test-units-policy test-processes lint test-notebooks
 
 test-units: $(READY)
 	$(MAKE) --no-print-directory --keep-going --jobs=3 --output-sync=target $(UNITS:%=test-units-%) test-units-others
