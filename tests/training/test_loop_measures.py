@@ -95,6 +95,15 @@ def test_a_loop_of_another_name_says_that_its_job_begins_another_run(session):
     assert [run.because for run in session.runs()] == [made.because, ()]
 
 
+def test_held_out_rows_that_are_added_later_begin_no_run(session):
+    loop(session, jobs=1, held_out=ROWS)
+    given = {"over": ROWS, "n": 2, "jobs": 1, "max_tokens": 4, "seed": 1, "say": lambda _: None}
+    other = functools.partial(session.loop, "other", "user: Say {{letter}}!", hundreds, **given)
+    assert other().because == ("prompt",)
+    assert other(held_out=ROWS).because == ()
+    assert [run.because for run in session.runs()] == [("prompt",), ()]
+
+
 def test_a_loop_is_shown_without_its_reward_and_after_its_held_out_rows_were_deleted(session):
     made = loop(session, held_out=ROWS)
     assert repr(session.loop("letters", jobs=0)) == repr(made)

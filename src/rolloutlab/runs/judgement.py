@@ -9,7 +9,6 @@ from typing import Any
 
 from rolloutlab.objective.preflight import count
 from rolloutlab.runs.records import RunRecord, RunStep
-from rolloutlab.sanitize import escape_to_one_line
 from rolloutlab.widgets.collection_list import OFTEN_CUT_OFF
 from rolloutlab.widgets.kit.listing import percent
 from rolloutlab.widgets.text import distinct
@@ -88,7 +87,6 @@ def find_signs(record: RunRecord) -> list[Sign]:
         _find_longer_answers(jobs),
         _find_gap(jobs),
         _find_failed_jobs(record),
-        *_find_left_out(record),
     ]
     return [sign for sign in signs if sign]
 
@@ -166,9 +164,3 @@ def _find_failed_jobs(record: RunRecord) -> Sign | None:
     newest = record.failed[-1]
     fact = f"{count(len(record.failed), 'job')} made no checkpoint, the last one {newest.status}"
     return Sign(record.steps[-1].step, fact, f"%job {newest.id[:8]}")
-
-
-def _find_left_out(record: RunRecord) -> list[Sign]:
-    """Report the means on held-out rows that no step shows."""
-    says = "the means of {} are left out: they do not compare with the other held-out means"
-    return [Sign(step, says.format(escape_to_one_line(name))) for name, step in record.left_out.items()]

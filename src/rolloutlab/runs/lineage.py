@@ -24,7 +24,7 @@ class TrainedJob:
         held_out: By the name of a collection of held-out rows, how the checkpoint that the job starts from was measured
             on them, newest first: it may have been measured several times, and in several ways.
         after: The same of the checkpoint that the job made.
-        own: The names of the held-out rows of the collections that the job trained on, as far as there are any.
+        own: The names that the held-out rows of the collections have that the job trained on.
     """
 
     job: SubmittedJob
@@ -34,9 +34,18 @@ class TrainedJob:
     own: tuple[str, ...] = ()
 
     def own_held_out(self) -> Measured:
-        """Return how the checkpoint was measured on the job's own held-out rows; on all if none are its own."""
-        names = self.own or tuple(self.held_out)
-        return {name: self.held_out[name] for name in names if self.held_out.get(name)}
+        """Return how the checkpoint was measured on the job's own held-out rows."""
+        return {name: self.held_out[name] for name in self.own if self.held_out.get(name)}
+
+    def other_held_out(self) -> Measures:
+        """Return the newest measure with the job's prompt and reward on other rows, as if a collection was renamed."""
+        newest = {name: measured[0] for name, measured in self.held_out.items() if measured}
+        same = {
+            name: each
+            for name, each in newest.items()
+            if all(not _words(each, own, rows=False) for own in self.trained_on.values())
+        }
+        return dict(list(same.items())[:1])
 
 
 @dataclass(frozen=True)
@@ -57,16 +66,6 @@ class Stretch:
     def last_submitted(self) -> str:
         """When its last job was submitted."""
         return max(each.job.created_at for each in self.jobs)
-
-    def find_left_out(self) -> dict[str, int]:
-        """Find the held-out rows of its own jobs whose means do not compare with the others; with their first step."""
-        first: dict[str, int] = {}
-        for job in self.jobs:
-            for name, measured in job.own_held_out().items():
-                fits = any(compares(one, other) for one, other in product(self.held_out.values(), measured))
-                if name not in self.held_out and not fits:
-                    first.setdefault(name, start_of(job.job))
-        return first
 
 
 def start_of(job: SubmittedJob) -> int:
@@ -116,13 +115,14 @@ class _Run:
         for name, reference in self._held_out.items():
             # the rows of a loop of another name may be the same
             names = {name} if name in own else own.keys() - self._held_out.keys()
-            measured = _flatten(own, names)
-            following = next(filter(None, (_flatten(each, names) for each in later)), [])
-            known = any(compares(reference, each) for each in measured)
-            goes_on = known and (not following or any(compares(reference, each) for each in following))
-            again = () if name in names else chain.from_iterable(_flatten(each, {name}) for each in later)
-            takes_turns = any(compares(reference, each) for each in again)
-            words += [] if goes_on or takes_turns or not measured else _words(reference, measured[0], rows=True)
+            if measured := _flatten(own, names):
+                following = next(filter(None, (_flatten(each, names) for each in later)), [])
+                goes_on = any(compares(reference, each) for each in measured) and (
+                    not following or any(compares(reference, each) for each in following)
+                )
+                # both ways again at the next checkpoint: the newest one was not for once
+                stays = any(compares(measured[0], each) for each in following)
+                words += _words(reference, measured[0], rows=True) if stays or not goes_on else []
         return [f"held-out {word}" for word in dict.fromkeys(words)]
 
     def add(self, job: TrainedJob) -> None:
@@ -131,7 +131,8 @@ class _Run:
 
     def stretch(self) -> Stretch:
         jobs = sorted(self._jobs.values(), key=lambda each: each.job.step or 0)  # a service may end them in any order
-        return Stretch(tuple(jobs), self._because, self._held_out)
+        others = (other for job in jobs if (other := job.other_held_out()))
+        return Stretch(tuple(jobs), self._because, self._held_out or next(others, {}))
 
 
 def _flatten(measured: Measured, names: Set[str]) -> list[Measure]:

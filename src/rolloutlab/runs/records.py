@@ -72,8 +72,6 @@ class RunRecord:
             best step was chosen.
         number: Its number among the runs of its model, which stays when another one begins.
         fixed_name: The model for its first run, `MODEL:N` for later ones. It stays when another run begins.
-        left_out: Collections of held-out rows whose means do not compare with those of the run, and the first step at
-            which they were measured.
     """
 
     name: str
@@ -85,7 +83,6 @@ class RunRecord:
     second_means: Mapping[int, float] = field(default_factory=dict)
     number: int = 1
     fixed_name: str = ""
-    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_runs(lab: Lab, models: Collection[str] | None = None) -> list[RunRecord]:
@@ -142,7 +139,7 @@ def _number_name(model: str, number: int, models: Collection[str]) -> str:
     """Name a run by its number. Other services may have a model that is called like that: then a colon is added."""
     name = f"{model}:{number}"
     while name in models:
-        name = name.replace(":", "::", 1) if "::" not in name else f"{name}:"
+        name += ":"
     return name
 
 
@@ -160,7 +157,6 @@ class _RunReader:
         self._plans = {each.id: read_config(each.plan) for each in self._generations}
         self._held_out = self._index_by_checkpoint(held_out_name(""))
         self._second = self._index_by_checkpoint(again_name(""))
-        self._held_out_names = {name for named in self._held_out.values() for name in named}
         self._services: dict[str, list[tuple[str, str]]] = {}
         """By model, when each of its jobs was submitted, and to which service."""
         for job in sorted(jobs, key=lambda each: each.created_at):  # kernels may store them in another order
@@ -225,7 +221,6 @@ class _RunReader:
             stretch.because,
             failed,
             second_means={step: mean for step, mean in means.items() if mean is not None},
-            left_out=stretch.find_left_out(),
         )
 
     def read_trained_job(self, job: SubmittedJob) -> TrainedJob:
@@ -260,9 +255,8 @@ class _RunReader:
         return {name: some for name, some in scored.items() if some}
 
     def _find_own_names(self, job: SubmittedJob) -> tuple[str, ...]:
-        """Find the names of the held-out rows of the collections that a job trained on; none after a rename."""
-        own = dict.fromkeys(held_out_name(label.rpartition(":")[0]) for label in job.collections)
-        return tuple(name for name in own if name in self._held_out_names)
+        """Find the names that the held-out rows of the collections have that a job trained on."""
+        return tuple(dict.fromkeys(held_out_name(label.rpartition(":")[0]) for label in job.collections))
 
     def _is_scored_at(self, collection: StoredCollection, job: SubmittedJob) -> bool:
         """Whether a generation has rewards, and was sampled at the service of a job.

@@ -35,7 +35,7 @@ class Run:
         service: The service that trained it.
         steps: Its checkpoints, in order, as `RunStep`.
         because: What changed before its first job, so that its means cannot be compared with those of the run before.
-        made_from: The checkpoint that its model was made from, if this is the first run of the model.
+        made_from: The checkpoint that its model was made from, if it was made from one.
     """
 
     def __init__(self, lab: Lab, record: RunRecord, note: RunNote, origin: Origin) -> None:
@@ -44,7 +44,7 @@ class Run:
         self.name, self.model, self.service = record.name, record.model, record.service
         self.steps: Sequence[RunStep] = record.steps
         self.because = record.because
-        self.made_from = origin.made_from if record.number == 1 else None
+        self.made_from = origin.made_from
 
     @property
     def main(self) -> str:

@@ -41,9 +41,9 @@ class Origins:
         self._database.execute(f"INSERT OR REPLACE INTO origins ({columns}) VALUES (?, ?, ?, ?, ?, ?)", *values)
 
     def set_made_from(self, service: str, model: str, checkpoint: str | None) -> None:
-        """Store which checkpoint a model was made from; None for a new model. The model of a sweep keeps its origin."""
+        """Store which checkpoint a model was made from; None for a new model, even if one of a sweep had its name."""
         known = self.all().get((service, model), Origin())
-        if known.sweep is None and known.made_from != checkpoint:
+        if known.made_from != checkpoint and (known.sweep is None or checkpoint is None):
             self.set(service, model, Origin(checkpoint))
 
     def all(self) -> dict[tuple[str, str], Origin]:

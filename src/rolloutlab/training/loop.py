@@ -147,7 +147,8 @@ class Loop(ShownLive):
         return [each for each in rounds if each[1]], [each for each in steps if each[1]]
 
     def _round_differs(self, how: Measure) -> list[str]:
-        newest = self.round_measure or self.round_results[-1][1]
+        scored = [measured for one, measured in self.round_results if one.reward is not None]
+        newest = self.round_measure or (scored[-1] if scored else how)
         return how.differences(newest, self.state, rows=self.fixed_rows)
 
     def _held_out_differs(self, how: Measure) -> list[str]:
@@ -339,7 +340,8 @@ def run_loop(
         fixed_rows=fixed_rows is not None,
     )
     loop.warnings = [*rate_warnings(first.learning_rate or 0.0, default_rate), *_warn_of_earlier_version(loop)]
-    loop.because = steps.find_run_changes(loop.model, steps.name, loop.round_measure, loop.held_out_measure)
+    if not (begun and begun.job):
+        loop.because = steps.find_run_changes(loop.model, steps.name, loop.round_measure, loop.held_out_measure)
     for line in [*loop.warnings, *loop.remarks]:
         live.update(loop, line)
     rows = partial(_rows_of_round, over, steps.sampling.get("limit"))
@@ -585,7 +587,9 @@ def _make_round(loop: Loop, plan: LoopPlan, begun: Unfinished | None) -> str:
         rows = None if begun else plan.rows(number)
         with _record_state(loop, plan):
             collection = steps.finish_round(begun, given) if begun else steps.sample(rows, number, given)
-        if loop.round_measure is None:  # the rows come from a function, or the reward did not fit them as planned
+        # it was not known before: the rows come from a function, the reward did not fit them as planned, or the call
+        # first finished an earlier job
+        if loop.round_measure is None or (plan.begun and plan.begun.job):
             _see_new_run(loop, plan, collection)
         why = steps.train(collection.label, given)
     number = int(collection.label.rpartition(":")[2])
