@@ -38,14 +38,14 @@ class TrainedJob:
         return {name: self.held_out[name] for name in self.own if self.held_out.get(name)}
 
     def other_held_out(self) -> Measures:
-        """Return the newest measure with the job's prompt and reward on other rows, as if a collection was renamed."""
-        newest = {name: measured[0] for name, measured in self.held_out.items() if measured}
-        same = {
-            name: each
-            for name, each in newest.items()
-            if all(not _words(each, own, rows=False) for own in self.trained_on.values())
-        }
-        return dict(list(same.items())[:1])
+        """Return one measure of the checkpoint on other held-out rows, with the job's own prompt and reward, if any.
+
+        After a rename, the held-out rows of a collection do not have its name.
+        """
+        for name, measured in self.held_out.items():
+            if all(not _words(measured[0], own, rows=False) for own in self.trained_on.values()):
+                return {name: measured[0]}
+        return {}
 
 
 @dataclass(frozen=True)

@@ -554,12 +554,16 @@ def _make_rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
     if plan.one_of_several and idle and idle % plan.patience == 0:
         left, loop.ended = 0, f"{loop.name} stays ended: nothing trained in {plan.patience} rounds in a row"
         yield loop.ended
+    # it is not, if the rows come from a function, the reward did not fit them as planned, or a job is finished first
+    run_is_known = loop.round_measure is not None and not (begun and begun.job)
     for _ in range(left):
         given, _ = plan.options(_next_number(loop))  # a wrong one is an error before anything is sampled
         if (held_out or _is_due(loop, plan)) and not (begun and begun.job):
             yield from _measure(loop, plan, held_out)
             held_out = None
-        why, begun = _make_round(loop, plan, begun), None
+        sees_run = not run_is_known and not (begun and begun.job)
+        why, begun = _make_round(loop, plan, begun, sees_run=sees_run), None
+        run_is_known |= sees_run  # reward and prompt are the same in all rounds of a call, so one look is enough
         idle = idle + 1 if why else 0
         if why and idle % plan.patience == 0:
             loop.ended = f"nothing trained in {plan.patience} rounds in a row: {why}"
@@ -567,7 +571,7 @@ def _make_rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
         shown = next(one for one in loop.rounds[::-1] if one.number == number)
         yield plan.line_of_round(render.line(shown, given if callable(steps.options) else {}))
         for line in loop.remarks:
-            if line not in known:  # rows that come from a function are only known once the round is sampled
+            if line not in known:  # some are known only once a round is sampled
                 yield line
         known = loop.remarks
         if loop.ended:
@@ -577,8 +581,11 @@ def _make_rounds(loop: Loop, plan: LoopPlan) -> Iterator[str]:
         yield from _measure_at_end(loop, plan, held_out)
 
 
-def _make_round(loop: Loop, plan: LoopPlan, begun: Unfinished | None) -> str:
-    """Sample, score and train a round, or what `begun` lacks of one; return why nothing trained, or an empty text."""
+def _make_round(loop: Loop, plan: LoopPlan, begun: Unfinished | None, *, sees_run: bool) -> str:
+    """Sample, score and train a round, or what `begun` lacks of one; return why nothing trained, or an empty text.
+
+    sees_run: record before the job whether it begins another run of the model.
+    """
     steps, started, number, why = plan.steps, perf_counter(), _next_number(loop), ""
     given, options = plan.options(number)
     if begun and begun.job:
@@ -587,9 +594,7 @@ def _make_round(loop: Loop, plan: LoopPlan, begun: Unfinished | None) -> str:
         rows = None if begun else plan.rows(number)
         with _record_state(loop, plan):
             collection = steps.finish_round(begun, given) if begun else steps.sample(rows, number, given)
-        # it was not known before: the rows come from a function, the reward did not fit them as planned, or the call
-        # first finished an earlier job
-        if loop.round_measure is None or (plan.begun and plan.begun.job):
+        if sees_run:
             _see_new_run(loop, plan, collection)
         why = steps.train(collection.label, given)
     number = int(collection.label.rpartition(":")[2])
