@@ -55,18 +55,18 @@ class LiveReporting(Live):
             return
         loops = [shown] if isinstance(shown, Loop) else shown if isinstance(shown, Loops) else []
         newest: dict[str, Run] = {}  # older runs of a model do not change any more
-        with self._going_on("no run was sent"):
+        with self._tell_errors("no run was sent"):
             for run in load_runs(self._lab(), {loop.model for loop in loops}):
                 if run.service == self._service and _is_later(run, newest.get(run.model)):
                     newest[run.model] = run
         for run in newest.values():
             for tracker in self._trackers:
-                with self._going_on(f"{run.name} was not sent"):
+                with self._tell_errors(f"{run.name} was not sent"):
                     self._where[tracker.log(run.table())] = None
         self._sent = version
 
     @contextmanager
-    def _going_on(self, failure: str) -> Iterator[None]:
+    def _tell_errors(self, failure: str) -> Iterator[None]:
         """A context that says an error once instead of raising it. failure: what did not happen then."""
         try:
             yield
